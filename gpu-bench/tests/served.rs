@@ -89,7 +89,7 @@ async fn engine() -> Engine {
 /// What the router takes the worker's prefill to cost is what the file says, but for the rounding of its estimator.
 fn says_the_file(server: &Server, file: &Path) {
     let (serves, written) = (
-        server.parts().state.fleet.workers()[0].cost(),
+        server.parts().state.routing.fleet.workers()[0].cost(),
         gpu_bench_file(file),
     );
     for (is, says) in [
@@ -122,7 +122,7 @@ async fn a_router_that_runs_takes_what_is_pushed_to_it() {
     measure(&engine, &file).await;
     let server = routed(&engine, None).await;
     assert!(
-        off(server.parts().state.fleet.workers()[0].cost()) > 0.25,
+        off(server.parts().state.routing.fleet.workers()[0].cost()) > 0.25,
         "nobody has measured it"
     );
     let push = async |more: &[&str]| {
@@ -162,8 +162,12 @@ async fn a_file_that_is_wrong_by_two_is_corrected_within_two_hundred_requests() 
     *alpha = (2.0 * alpha.as_f64().unwrap()).into();
     std::fs::write(&file, written.to_string()).unwrap();
     let server = routed(&engine, Some(&file)).await;
-    let alpha =
-        || server.parts().state.fleet.workers()[0].cost().alpha_ms_per_token / TRUTH.alpha_ms_per_token;
+    let alpha = || {
+        server.parts().state.routing.fleet.workers()[0]
+            .cost()
+            .alpha_ms_per_token
+            / TRUTH.alpha_ms_per_token
+    };
     assert!(alpha() > 1.5, "{}", alpha());
     let client = reqwest::Client::new();
     for number in 0..200_u64 {

@@ -92,12 +92,12 @@ impl ConfigSource {
 /// Reloads the configuration and applies it if it is valid. Returns the entries for the audit log.
 pub fn reload(router: &Admin, source: &ConfigSource) -> Vec<AuditRecord> {
     let (tokens, keys) = (
-        router.state.operator.tokens.load().named(),
+        router.state.operations.operator.tokens.load().named(),
         router.proxy.admission.keys().named(),
     );
-    let generation = router.state.operator.reloads.lock().generation;
+    let generation = router.state.operations.operator.reloads.lock().generation;
     let policy = put_in_force(router, source);
-    let state = router.state.operator.reloads.lock().clone();
+    let state = router.state.operations.operator.reloads.lock().clone();
     let outcome = match &state.refused {
         Some(why) => Err(why.chars().take(MAX_WHY).collect()),
         None => Ok((
@@ -105,7 +105,7 @@ pub fn reload(router: &Admin, source: &ConfigSource) -> Vec<AuditRecord> {
             Some(json!({
                 "generation": state.generation,
                 "needs_restart": state.needs_restart,
-                "tokens": differences(&tokens, &router.state.operator.tokens.load().named()),
+                "tokens": differences(&tokens, &router.state.operations.operator.tokens.load().named()),
                 "keys": differences(&keys, &router.proxy.admission.keys().named()),
             })),
         )),
@@ -140,7 +140,7 @@ fn put_in_force(router: &Admin, source: &ConfigSource) -> Option<Changed> {
         descriptors::fit(&mut config);
         reconfigure(router, &config)
     });
-    let mut state = router.state.operator.reloads.lock();
+    let mut state = router.state.operations.operator.reloads.lock();
     let policy = match outcome {
         Ok(Reconfigured {
             needs_restart,
@@ -153,7 +153,7 @@ fn put_in_force(router: &Admin, source: &ConfigSource) -> Option<Changed> {
                 warn!(sections = needs_restart.join(", "), "changed; restart required");
             }
             state.needs_restart = needs_restart;
-            router.state.metrics.reloaded(true);
+            router.state.routing.metrics.reloaded(true);
             policy
         }
         Err(error) => {
@@ -163,13 +163,14 @@ fn put_in_force(router: &Admin, source: &ConfigSource) -> Option<Changed> {
                 "configuration rejected; the previous one stays in force"
             );
             state.refused = Some(why);
-            router.state.metrics.reloaded(false);
+            router.state.routing.metrics.reloaded(false);
             None
         }
     };
     let now = serde_json::to_value(&*state).unwrap_or_default();
     router
         .state
+        .operations
         .operator
         .events
         .tell(EventKind::Reload, "config", now);
@@ -190,11 +191,15 @@ pub struct Reconfigured {
 pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, ReloadError> {
     stays_closed(router, config)?;
     let state = &router.state;
-    state.tls.reload(config)?;
+    state.transport.tls.reload(config)?;
     let policy = configure_policy(router, config.routing.settings());
-    state.operator.tokens.store(Arc::new(Tokens::new(&config.admin)));
-    router.proxy.admission.reload(config, state.clock.now());
-    state.set_live(config);
+    state
+        .operations
+        .operator
+        .tokens
+        .store(Arc::new(Tokens::new(&config.admin)));
+    router.proxy.admission.reload(config, state.routing.clock.now());
+    state.routing.set_live(config);
     // `NotOurs` is no error: the level applies only to a log that the router has started.
     if let Err(error @ LevelError::Wrong(_)) = telemetry::logs::configure(&config.log.level) {
         warn!(%error, "cannot apply log.level");
@@ -211,7 +216,7 @@ pub fn reconfigure(router: &Admin, config: &Config) -> Result<Reconfigured, Relo
 /// Applies `[routing]`. Returns the old and the new policy if it changed at once; a policy shared by replicas does not.
 fn configure_policy(router: &Admin, settings: Settings) -> Option<Changed> {
     if router.bus.as_ref().is_some_and(|bus| !bus.has_own_policy()) {
-        router.state.policy.configure_all(settings);
+        router.state.routing.policy.configure_all(settings);
         return None;
     }
     router.state.configure_policy(settings)
@@ -223,7 +228,7 @@ pub fn stays_closed(router: &Admin, new: &Config) -> Result<(), ReloadError> {
     if router.proxy.admission.keys().is_required() && !new.requires_keys() {
         return Err(ReloadError::KeysGone);
     }
-    if router.state.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
+    if router.state.operations.operator.tokens.load().is_required() && new.admin.tokens_file.is_none() {
         return Err(ReloadError::TokensGone);
     }
     let asks = |config: &Config| {
@@ -253,7 +258,7 @@ pub async fn watch(router: Arc<Admin>, source: ConfigSource, asked: Arc<Notify>)
         let reading = Arc::clone(&router);
         let changed = tokio::task::spawn_blocking(move || reload(&reading, &source)).await;
         for happened in changed.unwrap_or_default() {
-            router.state.operator.audit.record(happened).await;
+            router.state.operations.operator.audit.record(happened).await;
         }
     }
 }
@@ -280,7 +285,7 @@ async fn changed(
 
 /// Metadata that identifies a state of a file.
 async fn look(router: &Admin, source: &ConfigSource) -> FileStamps {
-    let live = router.state.live();
+    let live = router.state.routing.live();
     let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
     let looks = look_at(own.clone()).await;
     own.into_iter().zip(looks).collect()

@@ -104,7 +104,7 @@ impl Server {
             ));
         }
         let picks_at = picker_address.map(tracing::field::display);
-        let workers = state.fleet.workers().len();
+        let workers = state.routing.fleet.workers().len();
         info!(%address, %admin_address, picker_address = picks_at, workers, "serving");
         info!(url = admin::console::url(admin_address), "console");
         Ok(Self {
@@ -142,6 +142,7 @@ impl Server {
             while !self
                 .parts
                 .state
+                .routing
                 .fleet
                 .workers()
                 .iter()
@@ -151,15 +152,15 @@ impl Server {
             }
         };
         let _ = tokio::time::timeout(limit, all_ready).await;
-        self.parts.state.fleet.any_ready()
+        self.parts.state.routing.fleet.any_ready()
     }
 
     /// Becomes unready, waits for the drain delay, stops accepting connections, lets requests in flight finish, and
     /// cuts the remaining ones at the drain limit. Returns the number of cut requests.
     pub async fn drain(self) -> usize {
-        self.parts.state.start_draining();
+        self.parts.state.operations.start_draining();
         self.be_forgotten().await;
-        let limit = self.parts.state.live().limits.drain_timeout;
+        let limit = self.parts.state.routing.live().limits.drain_timeout;
         info!(
             in_flight = self.parts.proxy.in_flight(),
             limit_s = limit.as_secs_f64(),
@@ -200,7 +201,7 @@ impl Server {
 
     /// Keeps serving for the drain delay: load balancers may still connect, unless another process has the port.
     async fn be_forgotten(&self) {
-        let delay = self.parts.state.live().limits.drain_delay;
+        let delay = self.parts.state.routing.live().limits.drain_delay;
         if delay.is_zero() || self.is_replaced.load(Ordering::Acquire) {
             return;
         }
@@ -226,14 +227,14 @@ async fn restore_early(state: &State, predecessor: Option<&mut Predecessor>) -> 
 /// Writes what the next process can use, or names what is lost. A successor has it already.
 async fn keep_or_name(parts: &Arc<Admin>) {
     let state = &parts.state;
-    if let Some(capture) = state.operator.recent.now() {
+    if let Some(capture) = state.operations.operator.recent.now() {
         let (turns, _) = capture.memory.size();
         info!(
             turns,
             "captured turns end with this process: they are in its memory alone"
         );
     }
-    if state.is_handed_over() {
+    if state.operations.is_handed_over() {
         return;
     }
     if let Some(settings) = &state.config.index.snapshot {
@@ -254,10 +255,11 @@ fn parts(config: Config) -> anyhow::Result<Arc<Admin>> {
     let state = State::new(config)?;
     // Compiled into this crate alone, so that another commit does not recompile the others.
     state
+        .routing
         .metrics
         .name_build(option_env!("TAILROUTE_COMMIT").unwrap_or_default());
     let fleet = state.config.fleet.as_ref();
-    let bus = fleet.map(|fleet| Arc::new(Bus::new(fleet, state.metrics.bus())));
+    let bus = fleet.map(|fleet| Arc::new(Bus::new(fleet, state.routing.metrics.bus())));
     let replicas = bus.as_ref().map(|bus| Arc::clone(bus) as Arc<dyn TurnReports>);
     let proxy = Proxy::new(Arc::clone(&state), replicas)?;
     Ok(Arc::new(Admin {
@@ -284,7 +286,7 @@ async fn succeed(
 ) {
     if let Some(predecessor) = predecessor {
         let some_ready = async {
-            while !parts.state.fleet.any_ready() || parts.is_joining() {
+            while !parts.state.routing.fleet.any_ready() || parts.is_joining() {
                 tokio::time::sleep(DRAIN_STEP).await;
             }
         };

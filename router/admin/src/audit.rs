@@ -50,7 +50,7 @@ pub(super) fn operations() -> Vec<Operation> {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
-    let audit = &call.admin.state.operator.audit;
+    let audit = &call.admin.state.operations.operator.audit;
     Reply::json(&AuditPage {
         entries: audit.newest(query.limit),
         write_failures: audit.failures(),

@@ -132,14 +132,14 @@ async fn list(call: Call) -> Result<Reply, Problem> {
         })
     });
     let worker = wanted.worker.map(|name| {
-        let known = admin.state.fleet.find(&name);
+        let known = admin.state.routing.fleet.find(&name);
         known.map(|worker| (worker.id.0, worker.joined)).ok_or_else(|| {
             Problem::malformed(format!(
                 "worker: there is no `{name}`; GET /admin/v1/slo names them all"
             ))
         })
     });
-    let reading = |unix_ms: f64| admin.state.clock.reading(unix_ms);
+    let reading = |unix_ms: f64| admin.state.routing.clock.reading(unix_ms);
     let filter = Filter {
         request: None,
         trace: trace.transpose()?,
@@ -195,7 +195,7 @@ fn page(admin: &Admin, filter: &Filter, before: Option<u64>, limit: usize) -> Pa
     Page {
         decisions: slots
             .iter()
-            .map(|slot| Explained::of(&admin.proxy, slot))
+            .map(|slot| Explained::of(&admin.proxy.state.routing, slot))
             .collect(),
         next,
         capacity: admin.proxy.decisions.capacity(),

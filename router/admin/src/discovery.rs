@@ -23,7 +23,7 @@ pub(super) fn operations() -> Vec<Operation> {
         "The sources of workers: when each last responded, its error, and the entries that were refused",
         |call: Call| async move {
             Reply::json(&Sources {
-                sources: call.admin.state.discovery.states(),
+                sources: call.admin.state.operations.discovery.states(),
                 max_workers: call.admin.state.config.discovery.max_workers,
             })
         },

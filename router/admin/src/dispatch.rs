@@ -56,6 +56,7 @@ pub(super) async fn answer(admin: Arc<Admin>, operation: Arc<Operation>, request
     };
     admin
         .state
+        .routing
         .metrics
         .admin_request(operation.id, response.status().as_u16());
     response
@@ -66,7 +67,7 @@ fn admit(
     operation: &Operation,
     request: &Request,
 ) -> Result<Principal, (Option<Principal>, Problem)> {
-    let tokens = admin.state.operator.tokens.load();
+    let tokens = admin.state.operations.operator.tokens.load();
     if !tokens.is_required() {
         local_only(request.headers()).map_err(|problem| (None, problem))?;
     }
@@ -151,7 +152,7 @@ async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Auth
     // The target is the path parameter or, for singletons, the first part of the operation's id.
     let named = call.parameters.first().map(|(_, value)| value.clone());
     let why = reason(&call.body);
-    if operation.audited && admin.state.is_handed_over() {
+    if operation.audited && admin.state.operations.is_handed_over() {
         let problem = Problem::unavailable(
             "another process is taking over and would not know of this change: nothing was changed. Repeat it in a few seconds",
         );
@@ -168,7 +169,7 @@ async fn perform(admin: &Arc<Admin>, operation: &Operation, call: Call, by: Auth
                     why,
                     outcome: Ok(reply.change),
                 };
-                admin.state.operator.audit.record(happened).await;
+                admin.state.operations.operator.audit.record(happened).await;
             }
             reply.response
         }
@@ -196,7 +197,7 @@ async fn refused(
                 problem.detail
             ))),
         };
-        admin.state.operator.audit.record(happened).await;
+        admin.state.operations.operator.audit.record(happened).await;
     }
     problem.into_response()
 }

@@ -35,7 +35,7 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 async fn follow(call: Call) -> Result<Reply, Problem> {
-    let events = &call.admin.state.operator.events;
+    let events = &call.admin.state.operations.operator.events;
     // The history listens as well.
     if events.listeners() > LISTENERS {
         return Err(Problem::busy(format!("there are already {LISTENERS} listeners")));
@@ -68,6 +68,7 @@ async fn next(mut listener: Listener) -> Option<(Result<Bytes, Infallible>, List
     listener
         .admin
         .state
+        .operations
         .operator
         .tokens
         .load()

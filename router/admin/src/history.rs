@@ -233,7 +233,7 @@ fn describe(event: &Event) -> String {
 /// Starts a thread that samples as long as `admin` lives; no request waits for it. Fails if the thread cannot start.
 pub fn record(admin: &Arc<Admin>) -> io::Result<()> {
     let (of, runtime) = (Arc::downgrade(admin), Handle::current());
-    let mut events = admin.state.operator.events.listen();
+    let mut events = admin.state.operations.operator.events.listen();
     let snapshot = admin.state.config.index.snapshot.clone();
     let recording = move || {
         // The page has gauges of the runtime.
@@ -287,6 +287,7 @@ fn sample(admin: &Admin) -> Sample {
     let gauges = admin.gauges();
     let page = admin
         .state
+        .routing
         .metrics
         .render(&gauges, Format::Text)
         .unwrap_or_default();

@@ -48,8 +48,8 @@ impl Hits {
     pub fn recent(admin: &Admin) -> Self {
         let state = &admin.state;
         let now = operator::unix_ms() as f64;
-        let started = state.clock.unix_ms(Millis::ZERO);
-        let counted = state.metrics.counted_hits();
+        let started = state.routing.clock.unix_ms(Millis::ZERO);
+        let counted = state.routing.metrics.counted_hits();
         let from = now - WINDOW_MS;
         // A sample from before the start is of other counters.
         let before = (from > started)

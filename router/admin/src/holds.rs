@@ -49,7 +49,7 @@ pub(super) fn operations() -> Vec<Operation> {
 
 /// Refuses to take the last ready worker out of service, unless that is forced.
 pub(super) fn keep_one(call: &Call, worker: &Worker, force: bool) -> Result<(), Problem> {
-    let workers = call.admin.state.fleet.present();
+    let workers = call.admin.state.routing.fleet.present();
     let others = workers
         .iter()
         .filter(|other| other.id != worker.id && other.is_ready());
@@ -80,6 +80,6 @@ fn set_admin_state(call: &Call, worker: &Worker, hold: AdminState) -> Result<Rep
     let Some(before) = worker.set_admin_state(hold) else {
         return Err(Problem::conflict("it is leaving the fleet and cannot be kept"));
     };
-    call.admin.state.worker_changed(worker);
+    call.admin.state.operations.worker_changed(worker);
     Ok(Reply::json(&shown(&call.admin, worker))?.changed(&before, &hold))
 }

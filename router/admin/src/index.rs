@@ -112,6 +112,7 @@ async fn list(call: Call) -> Result<Reply, Problem> {
     let worker = wanted.worker.map(|name| {
         admin
             .state
+            .routing
             .fleet
             .find(&name)
             .map(|worker| worker.id)
@@ -131,8 +132,12 @@ async fn list(call: Call) -> Result<Reply, Problem> {
 }
 
 fn shown(admin: &Admin, worker: Option<WorkerId>, order: Order, limit: usize) -> Shown {
-    let stats = admin.state.knowledge.index_stats();
-    let (mut found, complete) = admin.state.knowledge.newest_prefixes(LOOKED_AT, worker, COPIES);
+    let stats = admin.state.routing.knowledge.index_stats();
+    let (mut found, complete) = admin
+        .state
+        .routing
+        .knowledge
+        .newest_prefixes(LOOKED_AT, worker, COPIES);
     found.retain(|prefix| (prefix.forks > 1) == (order == Order::Shared));
     let longest = |prefix: &Prefix| prefix.copies.iter().map(|copy| copy.keys).max().unwrap_or(0);
     match order {
@@ -152,13 +157,14 @@ fn shown(admin: &Admin, worker: Option<WorkerId>, order: Order, limit: usize) ->
 
 fn one(admin: &Admin, mut prefix: Prefix) -> ShownPrefix {
     prefix.copies.sort_by_key(|copy| Reverse(copy.keys));
-    let workers = admin.state.fleet.workers();
+    let workers = admin.state.routing.fleet.workers();
     let copy = |copy: &policy::index::Copy| {
         Some(ShownCopy {
             worker: workers.get(copy.worker.index())?.name().to_owned(),
             keys: copy.keys,
             tokens: admin
                 .state
+                .routing
                 .knowledge
                 .tokens_up_to(copy.worker, copy.last)
                 .map(|tokens| tokens.0),

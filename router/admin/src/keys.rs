@@ -47,7 +47,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "/admin/v1/keys",
             "The API keys and what remains of their limits, at this replica",
             |call: Call| async move {
-                let now = call.admin.state.clock.now();
+                let now = call.admin.state.routing.clock.now();
                 let keys = call.admin.proxy.admission.keys().left_of_all(now);
                 Reply::json(&List {
                     keys: keys.into_iter().map(|(name, left)| shown(name, left)).collect(),
@@ -89,7 +89,7 @@ async fn reset(call: Call) -> Result<Reply, Problem> {
         .proxy
         .admission
         .keys()
-        .reset(name, call.admin.state.clock.now())
+        .reset(name, call.admin.state.routing.clock.now())
     else {
         return Err(Problem::not_found(
             "no key has this name; GET /admin/v1/keys lists them",

@@ -69,7 +69,7 @@ impl Admin {
     /// Returns whether the router has just started and waits for the state of other replicas.
     pub fn is_joining(&self) -> bool {
         let bus = self.bus.as_ref();
-        bus.is_some_and(|bus| bus.is_joining(self.state.clock.now()))
+        bus.is_some_and(|bus| bus.is_joining(self.state.routing.clock.now()))
     }
 
     /// Returns the gauges of the metrics page.

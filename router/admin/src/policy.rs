@@ -111,7 +111,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Role::Read,
             "The policy in force with all of its weights",
             |call: Call| async move {
-                let (now, timers) = call.admin.state.policy.now();
+                let (now, timers) = call.admin.state.routing.policy.now();
                 shown(&call.admin, now, &timers, None)
             },
         )
@@ -164,8 +164,8 @@ fn shown(
     timers: &Timers,
     restored_revision: Option<u64>,
 ) -> Result<Reply, Problem> {
-    let etag = admin.state.policy.tag(now.revision);
-    let clock = admin.state.clock.now();
+    let etag = admin.state.routing.policy.tag(now.revision);
+    let clock = admin.state.routing.clock.now();
     let ending = |timer: &Timer| Ending {
         in_s: ((timer.due - clock).0 / 1e3).max(0.0),
         to: timer.back_to.clone(),
@@ -177,9 +177,9 @@ fn shown(
         .collect();
     let first = keys.values().map(|ending| ending.in_s).reduce(f64::min);
     let reverts = first.map(|in_s| Reverts { in_s, keys });
-    let live = admin.state.live();
+    let live = admin.state.routing.live();
     let classes = live.objective.classes.iter().map(|class| class.name.clone());
-    let configured = admin.state.policy.configured();
+    let configured = admin.state.routing.policy.configured();
     let as_configured = now.settings == configured;
     let shown = PolicyView {
         turn_classes: classes.chain([OF_HEADER.to_owned()]).collect(),
@@ -209,7 +209,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
 }
 
 pub(super) fn settings(admin: &Admin, document: &PolicyDocument) -> Result<Settings, Problem> {
-    let live = admin.state.live();
+    let live = admin.state.routing.live();
     let settings = document.settings("settings", &live.objective.classes);
     settings.map_err(|problems| Problem::invalid(&problems))
 }
@@ -218,7 +218,7 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let admin = &call.admin;
     let asked: Rollback = call.body()?;
     let expected = expected(admin, &call.headers)?;
-    let (now, _) = admin.state.policy.now();
+    let (now, _) = admin.state.routing.policy.now();
     // Without If-Match, the revision read here is the expected one.
     let expected = expected.flatten().unwrap_or(now.revision);
     // A revision made by another replica may not have arrived here yet. Revision 0 is never in force.
@@ -226,10 +226,11 @@ async fn rollback(call: Call) -> Result<Reply, Problem> {
     let to = match asked.to_revision {
         None => admin
             .state
+            .routing
             .policy
             .lasting_before(changed)
             .ok_or_else(|| Problem::conflict("there is no lasting revision before this one"))?,
-        Some(number) => admin.state.policy.find(number).ok_or_else(|| {
+        Some(number) => admin.state.routing.policy.find(number).ok_or_else(|| {
             Problem::invalid_field(
                 "to_revision",
                 format!("revision {number} is not in the history; `history` lists the available ones"),
@@ -287,7 +288,7 @@ async fn change_policy(
 /// Returns the revision in If-Match: `None` without the field, `Some(None)` for `*`.
 fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, Problem> {
     let mut named = None;
-    let (now, _) = admin.state.policy.now();
+    let (now, _) = admin.state.routing.policy.now();
     for value in headers.get_all(header::IF_MATCH) {
         let value = value
             .to_str()
@@ -299,6 +300,7 @@ fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, P
             // Another replica's newer revision may not have arrived here yet. Revision 0 is never in force.
             let number = admin
                 .state
+                .routing
                 .policy
                 .number(tag)
                 .filter(|number| *number >= now.revision);
@@ -313,7 +315,7 @@ fn expected(admin: &Admin, headers: &HeaderMap) -> Result<Option<Option<u64>>, P
 
 async fn history(call: Call) -> Result<Reply, Problem> {
     let query: Newest = call.query()?;
-    let mut revisions = call.admin.state.policy.history();
+    let mut revisions = call.admin.state.routing.policy.history();
     revisions.truncate(query.limit);
     Reply::json(&PolicyHistory { revisions })
 }

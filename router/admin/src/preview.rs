@@ -116,12 +116,18 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let asked: Try = call.body()?;
     let admin = &call.admin;
     let proposed = settings(admin, &asked.settings)?;
-    let Ok(turn) = Arc::clone(&admin.state.operator.previews).try_acquire_owned() else {
+    let Ok(turn) = Arc::clone(&admin.state.operations.operator.previews).try_acquire_owned() else {
         return Err(Problem::busy(
             "another preview is running; try again when it is done",
         ));
     };
-    let running = admin.state.operator.recent.now().ok_or_else(none_captured)?;
+    let running = admin
+        .state
+        .operations
+        .operator
+        .recent
+        .now()
+        .ok_or_else(none_captured)?;
     let (held, _) = running.memory.size();
     if held < FEWEST_TURNS {
         return Err(Problem::conflict(format!(
@@ -166,7 +172,7 @@ fn not_played(error: &PreviewError, turns: usize) -> Problem {
 }
 
 fn shadowed(admin: &Admin) -> Shadowed {
-    let shadow = admin.state.operator.shadow.load_full();
+    let shadow = admin.state.routing.shadow.load_full();
     Shadowed {
         running: shadow.is_some(),
         settings: shadow.as_ref().map(|shadow| shadow.settings.clone()),
@@ -179,7 +185,7 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
     let asked: Follow = call.body()?;
     let before = shadowed(&call.admin);
     let shadow = Shadow::new(settings(&call.admin, &asked.settings)?);
-    call.admin.state.operator.shadow.store(Some(Arc::new(shadow)));
+    call.admin.state.routing.shadow.store(Some(Arc::new(shadow)));
     let after = shadowed(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
 }
@@ -187,7 +193,7 @@ async fn follow(call: Call) -> Result<Reply, Problem> {
 async fn unfollow(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = shadowed(&call.admin);
-    if call.admin.state.operator.shadow.swap(None).is_none() {
+    if call.admin.state.routing.shadow.swap(None).is_none() {
         return Err(Problem::conflict("there is no shadow policy"));
     }
     let after = shadowed(&call.admin);

@@ -29,7 +29,7 @@ pub(super) fn operations() -> Vec<Operation> {
             Reply::json(&CallerSession {
                 name: call.who.name.to_string(),
                 role: call.who.role,
-                tokens: call.admin.state.operator.tokens.load().is_required(),
+                tokens: call.admin.state.operations.operator.tokens.load().is_required(),
                 version: env!("CARGO_PKG_VERSION"),
             })
         },

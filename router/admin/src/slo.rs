@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use fleet::hints::SentObjective;
 use learning::feedback::{ClassState, CostState, TailState, Trimmed};
+use state::Routing;
 
 use crate::Admin;
 use crate::hits::Hits;
-use state::State;
 use state::overload::OverloadReport;
 
 /// State of the objectives and of what follows from them: `GET /state/v1/slo`.
@@ -84,30 +84,30 @@ pub struct WorkerState {
 pub fn explain(admin: &Admin) -> SloState {
     let state = &admin.state;
     let (habits, classes, conversations) = {
-        let conversations = state.feedback.conversations.lock();
+        let conversations = state.routing.feedback.conversations.lock();
         let habits = &conversations.habits;
         let all = ClassState::of(None, habits.all());
         (all, ClassState::keyless(habits), conversations.len())
     };
     SloState {
-        objective: objective(state),
+        objective: objective(&state.routing),
         overload: state.overload(),
-        tail: TailState::of(&state.feedback, state.config.hints.enabled),
-        given_up: state.feedback.recent.all(),
-        workers: workers(state),
+        tail: TailState::of(&state.routing.feedback, state.config.hints.enabled),
+        given_up: state.routing.feedback.recent.all(),
+        workers: workers(&state.routing),
         habits,
         classes,
         conversations,
-        lessons_dropped: state.feedback.dropped(),
+        lessons_dropped: state.routing.feedback.dropped(),
         hits: Hits::recent(admin),
     }
 }
 
-fn objective(state: &State) -> ObjectiveState {
-    let live = state.live();
+fn objective(routing: &Routing) -> ObjectiveState {
+    let live = routing.live();
     let objective = &live.objective;
     let class = |class: &str, ttft_ms| {
-        let (met, missed) = state.metrics.slo_turns(class);
+        let (met, missed) = routing.metrics.slo_turns(class);
         ObjectiveClass {
             class: class.to_owned(),
             ttft_ms,
@@ -126,9 +126,9 @@ fn objective(state: &State) -> ObjectiveState {
     }
 }
 
-fn workers(state: &State) -> Vec<WorkerState> {
-    let now = state.clock.now();
-    let objective = state.live().objective.ttft;
+fn workers(routing: &Routing) -> Vec<WorkerState> {
+    let now = routing.clock.now();
+    let objective = routing.live().objective.ttft;
     let worker_state = |worker: &std::sync::Arc<fleet::Worker>| {
         let (cost, wait, utilisation) =
             worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
@@ -136,13 +136,13 @@ fn workers(state: &State) -> Vec<WorkerState> {
         WorkerState {
             name: worker.name().to_owned(),
             dialect: worker.dialect().name(),
-            cost: state.feedback.costs.lock().state(worker.id),
+            cost: routing.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,
             xi_tokens: xi.min(1e9),
-            silent: state.feedback.tail.lock().silent_on(worker.id),
+            silent: routing.feedback.tail.lock().silent_on(worker.id),
             told: worker.hints.sent_objective(),
         }
     };
-    state.fleet.present().iter().map(worker_state).collect()
+    routing.fleet.present().iter().map(worker_state).collect()
 }

@@ -73,8 +73,8 @@ pub(super) fn operations() -> Vec<Operation> {
             "The configuration in force, and the errors of the last one that was read",
             |call: Call| async move {
                 Reply::json(&Configuration {
-                    reloads: call.admin.state.operator.reloads.lock().clone(),
-                    started_unix_ms: call.admin.state.clock.unix_ms(Millis::ZERO).round(),
+                    reloads: call.admin.state.operations.operator.reloads.lock().clone(),
+                    started_unix_ms: call.admin.state.routing.clock.unix_ms(Millis::ZERO).round(),
                     listen: call.admin.state.config.server.listen.to_string(),
                     keys_required: call.admin.proxy.admission.keys().is_required(),
                 })
@@ -85,7 +85,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "/admin/v1/replicas",
             "The other replicas of this router, and the state of the NATS connection",
             |call: Call| async move {
-                let (bus, now) = (&call.admin.bus, call.admin.state.clock.now());
+                let (bus, now) = (&call.admin.bus, call.admin.state.routing.clock.now());
                 Reply::json(&ReplicasStatus {
                     configured: bus.is_some(),
                     bus: bus.as_ref().map(|bus| bus.state(now)),
@@ -99,6 +99,7 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Respons
     if let Err(problem) = may_scrape(&admin, &headers) {
         admin
             .state
+            .routing
             .metrics
             .admin_request("metrics", problem.status().as_u16());
         return problem.into_response();
@@ -107,14 +108,14 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Respons
         .get(header::ACCEPT)
         .and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept.unwrap_or_default());
-    match admin.state.metrics.render(&admin.gauges(), format) {
+    match admin.state.routing.metrics.render(&admin.gauges(), format) {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
 fn may_scrape(admin: &Admin, headers: &HeaderMap) -> Result<(), Problem> {
-    let tokens = admin.state.operator.tokens.load();
+    let tokens = admin.state.operations.operator.tokens.load();
     if !tokens.is_required() {
         return local_only(headers);
     }
@@ -126,14 +127,14 @@ fn may_scrape(admin: &Admin, headers: &HeaderMap) -> Result<(), Problem> {
 
 /// Responds with 200 if a worker is ready, the state of other replicas is loaded, and the router is not draining.
 async fn readyz(State(admin): State<Arc<Admin>>) -> (StatusCode, String) {
-    if admin.state.is_draining() {
+    if admin.state.operations.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned())
     } else if admin.is_joining() {
         (
             StatusCode::SERVICE_UNAVAILABLE,
             "joining: loading the index of another replica\n".to_owned(),
         )
-    } else if admin.state.fleet.any_ready() {
+    } else if admin.state.routing.fleet.any_ready() {
         (StatusCode::OK, "ready\n".to_owned())
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", why_none(&admin)))
@@ -142,11 +143,12 @@ async fn readyz(State(admin): State<Arc<Admin>>) -> (StatusCode, String) {
 
 /// Explains why no worker is ready, for example because all of them are cordoned or draining.
 fn why_none(admin: &Admin) -> String {
-    if admin.state.config.discovery.is_on() && admin.state.fleet.present().is_empty() {
+    if admin.state.config.discovery.is_on() && admin.state.routing.fleet.present().is_empty() {
         return "no worker has been found (GET /admin/v1/discovery says why)".to_owned();
     }
     let holds: Vec<AdminState> = admin
         .state
+        .routing
         .fleet
         .workers()
         .iter()

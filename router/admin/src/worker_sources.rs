@@ -52,13 +52,13 @@ enum EventsSource {
 impl FigureSources {
     pub(super) fn of(admin: &Admin, worker: &Worker) -> Self {
         let state = &admin.state;
-        let answers = state.feedback.costs.lock().state(worker.id);
+        let answers = state.routing.feedback.costs.lock().state(worker.id);
         let cost_answers = answers.map_or(0, |costs| costs.answers);
         let ready_since = worker.ready_since();
         Self {
             rank: worker.spec.rank,
-            capacity_source: state.capacity_source(worker),
-            cost_source: state.cost_source(worker),
+            capacity_source: state.routing.capacity_source(worker),
+            cost_source: state.routing.cost_source(worker),
             cost_answers,
             cached_tokens_reported: worker.reports_cached(),
             events_source: match worker.spec.kv_events {
@@ -66,9 +66,9 @@ impl FigureSources {
                 KvEvents::At { .. } => EventsSource::Configured,
                 KvEvents::Off => EventsSource::Off,
             },
-            events_stored: state.knowledge.stored(worker.id),
-            ready_since_unix_ms: ready_since.map(|since| state.clock.unix_ms(since).round()),
-            foreign_requests: foreign_requests(worker, state.clock.now()),
+            events_stored: state.routing.knowledge.stored(worker.id),
+            ready_since_unix_ms: ready_since.map(|since| state.routing.clock.unix_ms(since).round()),
+            foreign_requests: foreign_requests(worker, state.routing.clock.now()),
         }
     }
 }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn shown(admin: &Admin, at: usize) -> Value {
-        let worker = &admin.state.fleet.present()[at];
+        let worker = &admin.state.routing.fleet.present()[at];
         serde_json::to_value(FigureSources::of(admin, worker)).unwrap()
     }
 
@@ -137,9 +137,10 @@ mod tests {
             "cached_tokens_reported": false, "events_source": "off", "rank": 3,
         });
         assert_eq!(shown(&admin, 1), expected);
-        let worker = &admin.state.fleet.present()[0];
+        let worker = &admin.state.routing.fleet.present()[0];
         admin
             .state
+            .routing
             .knowledge
             .set_reported_capacity(worker.id, Tokens(4096), 16);
         assert_eq!(worker.cached(Some(0)), Some(0));

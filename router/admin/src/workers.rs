@@ -291,7 +291,7 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn list(call: Call) -> Result<Reply, Problem> {
     let part: WorkersQuery = call.query()?;
     let admin = &call.admin;
-    let workers = admin.state.fleet.present();
+    let workers = admin.state.routing.fleet.present();
     let part = workers.iter().skip(part.offset).take(part.limit);
     Reply::json(&WorkersPage {
         workers: part.map(|worker| shown(admin, worker)).collect(),
@@ -301,8 +301,8 @@ async fn list(call: Call) -> Result<Reply, Problem> {
 
 pub(super) fn named(call: &Call) -> Result<Arc<Worker>, Problem> {
     let name = call.parameter("name");
-    call.admin.state.fleet.find(name).ok_or_else(|| {
-        let workers = call.admin.state.fleet.present();
+    call.admin.state.routing.fleet.find(name).ok_or_else(|| {
+        let workers = call.admin.state.routing.fleet.present();
         let some: Vec<&str> = workers.iter().take(8).map(|worker| worker.name()).collect();
         Problem::not_found(format!(
             "no worker has this name; there are {}: {}{}",
@@ -319,8 +319,8 @@ fn shown_by_name(call: &Call) -> Result<WorkerDetails, Problem> {
 }
 
 pub(super) fn shown(admin: &Admin, worker: &Worker) -> WorkerDetails {
-    let gauges = admin.state.worker_gauges(worker);
-    let now = admin.state.clock.now();
+    let gauges = admin.state.routing.worker_gauges(worker);
+    let now = admin.state.routing.clock.now();
     let failing = worker.failing();
     let learned = worker.with_load(|load| load.learned);
     let alpha_set = worker.pinned_alpha().map(|pinned| AlphaSet {
@@ -335,7 +335,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> WorkerDetails {
         well: worker.is_well(),
         since_unix_ms: failing
             .as_ref()
-            .map(|failure| admin.state.clock.unix_ms(failure.since).round()),
+            .map(|failure| admin.state.routing.clock.unix_ms(failure.since).round()),
         last_error: failing.map(|failure| failure.error),
         breaker: gauges.breaker.as_str(),
         in_flight: gauges.in_flight,
@@ -369,7 +369,7 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> WorkerDetails {
         }),
         xi_tokens: gauges.xi_tokens,
         silent: gauges.silent,
-        capacity_tokens: admin.state.capacity_of(worker).0,
+        capacity_tokens: admin.state.routing.capacity_of(worker).0,
         held_tokens: gauges.resident.0,
         events_live: gauges.kv_live,
         dialect: worker.dialect().name(),
@@ -403,9 +403,9 @@ async fn set_alpha(call: Call) -> Result<Reply, Problem> {
         alpha_ms_per_token: asked.alpha_ms_per_token,
         until: asked
             .revert_after_s
-            .map(|seconds| call.admin.state.clock.now() + Millis(seconds * 1e3)),
+            .map(|seconds| call.admin.state.routing.clock.now() + Millis(seconds * 1e3)),
     }));
-    call.admin.state.operator.alphas_set.notify_one();
+    call.admin.state.operations.operator.alphas_set.notify_one();
     Ok(Reply::json(&shown(&call.admin, &worker))?.changed(&before, &asked.alpha_ms_per_token))
 }
 

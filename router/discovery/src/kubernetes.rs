@@ -33,7 +33,7 @@ use self::failure::WatchFailure;
 use self::objects::{Object, Rules, SliceEndpoint, check, gather};
 pub(crate) use self::objects::{address, in_words};
 use self::pods::Pod;
-use self::transport::Transport;
+use self::transport::KubeTransport;
 use crate::LOG;
 use crate::pause::{self, Backoff};
 use crate::source::DiscoverySource;
@@ -93,7 +93,7 @@ struct Follower<'a, T> {
     state: &'a DiscoveryState,
     rules: Rules<'a>,
     selector: String,
-    transport: Transport,
+    transport: KubeTransport,
     namespace: String,
     objects: Objects,
     /// Objects of the list being read, and its deadline.
@@ -116,7 +116,7 @@ impl<'a, T: Object> Follower<'a, T> {
             state,
             rules: Rules::new(settings, template),
             selector,
-            transport: Transport::new(settings, state),
+            transport: KubeTransport::new(settings, state),
             namespace: String::new(),
             objects: Objects::default(),
             listed: Objects::default(),

@@ -91,7 +91,7 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
             worker: &worker,
             sequence: &mut sequence,
             replay: Replay::new(source.replay.clone()),
-            limit: state.live().limits.max_kv_message_bytes.get(),
+            limit: state.routing.live().limits.max_kv_message_bytes.get(),
             rank: None,
         };
         let began = Instant::now();
@@ -101,19 +101,24 @@ pub async fn follow(state: Arc<State>, worker: Arc<Worker>) {
         if began.elapsed() >= RETRY || matches!(error, EventStreamError::Away) {
             wait = FIRST_RETRY;
         }
-        state.knowledge.evidence_paused(worker.id);
-        state.evidence_lost(&worker, &error);
+        state.routing.knowledge.evidence_paused(worker.id);
+        state.operations.evidence_lost(&worker, &error);
         sequence.reconnected();
         if !can_resume {
-            state.metrics.kv_stream(worker.name(), "forget");
+            state.routing.metrics.kv_stream(worker.name(), "forget");
             // The old state is freed here, without the lock.
-            drop(state.knowledge.evidence(worker.id, WorkerEvidence::forget));
+            drop(
+                state
+                    .routing
+                    .knowledge
+                    .evidence(worker.id, WorkerEvidence::forget),
+            );
             sequence = Sequence::new();
         }
         if let Some(breach) = error.breach() {
-            state.metrics.kv_stream(worker.name(), breach);
+            state.routing.metrics.kv_stream(worker.name(), breach);
         }
-        state.metrics.kv_stream(worker.name(), "lost");
+        state.routing.metrics.kv_stream(worker.name(), "lost");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(RETRY);
     }
@@ -135,8 +140,8 @@ impl EventStream<'_> {
         let mut subscription = Connection::connect(&source.endpoint, Role::Sub, self.limit).await?;
         subscription.subscribe(source.topic.as_bytes()).await?;
         self.catch_up().await?;
-        self.state.knowledge.evidence_live(self.worker.id);
-        self.state.evidence_live(self.worker);
+        self.state.routing.knowledge.evidence_live(self.worker.id);
+        self.state.operations.evidence_live(self.worker);
         info!(
             worker = self.worker.name(),
             endpoint = source.endpoint,
@@ -161,13 +166,13 @@ impl EventStream<'_> {
         let (number, payload) = parts(message)?;
         let name = self.worker.name();
         let behind = number.saturating_sub(self.sequence.next());
-        self.state.metrics.kv_behind(name, behind);
+        self.state.routing.metrics.kv_behind(name, behind);
         match self.sequence.live(number) {
             Verdict::Apply => self.apply(number, &payload, BatchAge::Since).await?,
-            Verdict::Duplicate => self.state.metrics.kv_stream(name, "duplicate"),
+            Verdict::Duplicate => self.state.routing.metrics.kv_stream(name, "duplicate"),
             Verdict::Gap { from } => {
                 debug!(worker = name, from, number, "cache events missing");
-                self.state.metrics.kv_stream(name, "gap");
+                self.state.routing.metrics.kv_stream(name, "gap");
                 self.catch_up().await?;
                 if self.sequence.live(number) == Verdict::Apply {
                     self.apply(number, &payload, BatchAge::Since).await?;
@@ -185,7 +190,7 @@ impl EventStream<'_> {
                 }
             }
         }
-        self.state.metrics.kv_behind(name, 0);
+        self.state.routing.metrics.kv_behind(name, 0);
         Ok(())
     }
 
@@ -203,13 +208,13 @@ impl EventStream<'_> {
                     }
                 }
                 if let Some(at_s) = batch.at_s {
-                    self.state.metrics.kv_lag(self.worker.name(), at_s);
+                    self.state.routing.metrics.kv_lag(self.worker.name(), at_s);
                 }
             }
             Err(error) => {
                 let name = self.worker.name();
                 warn!(worker = name, %error, "cannot parse a batch of cache events: cache state dropped; relearning");
-                self.state.metrics.kv_stream(name, "unreadable");
+                self.state.routing.metrics.kv_stream(name, "unreadable");
                 self.forget();
             }
         }
@@ -231,8 +236,8 @@ impl EventStream<'_> {
     }
 
     async fn take(&self, events: &[Event], made: BatchAge) {
-        let (knowledge, worker) = (&self.state.knowledge, self.worker.id);
-        self.state.metrics.kv_events(self.worker.name(), events);
+        let (knowledge, worker) = (&self.state.routing.knowledge, self.worker.id);
+        self.state.routing.metrics.kv_events(self.worker.name(), events);
         if made == BatchAge::Since && events.contains(&Event::Cleared) {
             knowledge.cleared(worker);
         }
@@ -251,7 +256,7 @@ impl EventStream<'_> {
 
     fn emptied(&self, batch: Batch, made: BatchAge) {
         if let Some(at_s) = batch.at_s.filter(|at_s| at_s.is_finite() && *at_s > 0.0) {
-            let (knowledge, at_ms) = (&self.state.knowledge, (at_s * 1e3) as u64);
+            let (knowledge, at_ms) = (&self.state.routing.knowledge, (at_s * 1e3) as u64);
             match made {
                 BatchAge::Before => knowledge.emptied(self.worker.id, at_ms),
                 BatchAge::Since => knowledge.emptied_live(self.worker.id, at_ms),
@@ -264,8 +269,11 @@ impl EventStream<'_> {
             worker = self.worker.name(),
             "the cache event stream restarted: cache state dropped; relearning"
         );
-        self.state.metrics.kv_stream(self.worker.name(), "restart");
-        self.state.knowledge.forget(self.worker.id);
+        self.state
+            .routing
+            .metrics
+            .kv_stream(self.worker.name(), "restart");
+        self.state.routing.knowledge.forget(self.worker.id);
         self.forget();
         self.sequence.begin_at(0);
     }
@@ -281,10 +289,11 @@ impl EventStream<'_> {
     }
 
     fn forget(&self) {
-        self.state.metrics.kv_stream(self.worker.name(), "forget");
+        self.state.routing.metrics.kv_stream(self.worker.name(), "forget");
         // The old state is freed here, without the lock.
         drop(
             self.state
+                .routing
                 .knowledge
                 .evidence(self.worker.id, WorkerEvidence::forget),
         );

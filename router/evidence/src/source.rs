@@ -79,7 +79,7 @@ impl Finder {
     }
 
     fn refuse(&mut self, state: &State, worker: &Worker, named: &str) {
-        state.metrics.kv_stream(worker.name(), "refused");
+        state.routing.metrics.kv_stream(worker.name(), "refused");
         if self.refused.as_deref() != Some(named) {
             warn!(
                 worker = worker.name(),
@@ -97,7 +97,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<EventPublisher> {
         ("/kv_event_sources", vllm as fn(&[u8]) -> Vec<EventPublisher>),
         ("/server_info", sglang),
     ] {
-        let sources = match control::call(state, worker, Method::GET, path, None).await {
+        let sources = match control::call(&state.transport, worker, Method::GET, path, None).await {
             Ok(answer) => read(&answer),
             Err(error) => {
                 debug!(worker = worker.name(), path, %error, "no cache event endpoint reported");
@@ -112,7 +112,7 @@ async fn ask(state: &State, worker: &Worker) -> Option<EventPublisher> {
                     worker = worker.name(),
                     ranks, "the worker has several data-parallel ranks: set `ranks` to use its cache events"
                 );
-                state.metrics.kv_stream(worker.name(), "ranks");
+                state.routing.metrics.kv_stream(worker.name(), "ranks");
             }
         }
     }

@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
@@ -24,10 +24,9 @@ use self::audit::Audit;
 use self::events::Events;
 use self::recent::Recent;
 use self::reloads::ReloadState;
-use self::shadow::Shadow;
 use self::tokens::Tokens;
 
-/// State of the administration, except for the policy.
+/// State of the administration, except for the policy and the shadow policy.
 #[derive(Debug)]
 pub struct Operator {
     /// Admin tokens and their roles. Replaced as a whole when the token file changes.
@@ -37,8 +36,6 @@ pub struct Operator {
     pub events: Events,
     /// The most recent turns, if they are captured.
     pub recent: Recent,
-    /// A policy evaluated on live traffic.
-    pub shadow: ArcSwapOption<Shadow>,
     /// Outcome of the last reload of the configuration.
     pub reloads: Mutex<ReloadState>,
     /// Notified when a worker's α is set.
@@ -77,7 +74,6 @@ impl Operator {
             events: Events::default(),
             recent: Recent::default(),
             reloads: Mutex::default(),
-            shadow: ArcSwapOption::empty(),
             alphas_set: Notify::new(),
             previews: Arc::new(Semaphore::new(1)),
             turns: Arc::new(Semaphore::new(1)),

@@ -40,6 +40,7 @@ use proxy::path::arrival::Arrival;
 use proxy::path::context::{RequestContext, RequestTimer};
 use proxy::path::deadline::Deadline;
 use proxy::path::watchdog::{Overrun, Watchdog};
+use state::Routing;
 use tailroute_http::unread::Unread;
 use telemetry::traces::{Stage, Trace};
 
@@ -90,9 +91,9 @@ impl Modes {
 /// Runs the exchange about one request. Fails if the gateway violates the protocol, or its configuration does not
 /// support the request.
 pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSender) -> Result<(), Status> {
-    let limits = proxy.state.live().limits.clone();
+    let limits = proxy.state.routing.live().limits.clone();
     let Ok(first) = tokio::time::timeout(limits.header_timeout, inbox.next()).await else {
-        proxy.state.metrics.picked("protocol");
+        proxy.state.routing.metrics.picked("protocol");
         return Err(Status::deadline_exceeded(
             "no request headers came in limits.header_timeout_s",
         ));
@@ -103,7 +104,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let head = match first.request.take() {
         Some(RequestPart::RequestHeaders(head)) if !first.observability_mode => head,
         _ => {
-            proxy.state.metrics.picked("protocol");
+            proxy.state.routing.metrics.picked("protocol");
             return Err(Status::failed_precondition(
                 "expected request headers first, with processing_mode.request_header_mode: SEND and no observability_mode",
             ));
@@ -123,11 +124,11 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let (parts, ()) = request.into_parts();
     let route = admit::route(&proxy, &parts);
     let asked = PickRequest {
-        caller: admit::caller(&proxy, &route, &parts.headers),
+        caller: admit::caller(&proxy.admission, &route, &parts.headers),
         family: Family::of(parts.uri.path()),
         timer: RequestTimer {
             endpoint: admit::endpoint(&route),
-            started: proxy.state.clock.now(),
+            started: proxy.state.routing.clock.now(),
         },
         deadline: Deadline::of(&parts.headers, &proxy.state.config.failure, Instant::now()),
         among: head::among(&first),
@@ -141,7 +142,7 @@ pub(super) async fn talk(proxy: Arc<Proxy>, mut inbox: Inbox, out: ExchangeSende
     let talking = async {
         match talk.ask(&mut inbox, parts, route, &asked).await {
             Ok((served, watchdog)) => {
-                proxy.state.metrics.picked("picked");
+                proxy.state.routing.metrics.picked("picked");
                 talk.until_it_ends(&mut inbox, served, watchdog, &asked).await
             }
             Err(no) => talk.no(no, &asked).await,
@@ -164,10 +165,10 @@ struct PickRequest {
 
 impl PickRequest {
     /// Returns the rate limit headers for the client.
-    fn limits(&self, proxy: &Proxy) -> HeaderMap {
+    fn limits(&self, routing: &Routing) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
-            caller.mark(&mut marks, proxy.state.clock.now());
+            caller.mark(&mut marks, routing.clock.now());
         }
         marks
     }
@@ -188,11 +189,11 @@ impl PickerExchange<'_> {
     async fn no(&self, no: No, asked: &PickRequest) -> Result<(), Status> {
         match no {
             No::Gone => {
-                self.proxy.state.metrics.picked("gone");
+                self.proxy.state.routing.metrics.picked("gone");
                 Ok(())
             }
             No::Protocol(status) => {
-                self.proxy.state.metrics.picked("protocol");
+                self.proxy.state.routing.metrics.picked("protocol");
                 warn!(
                     status = status.message(),
                     "the gateway's configuration is unsupported"
@@ -200,22 +201,27 @@ impl PickerExchange<'_> {
                 Err(status)
             }
             No::Refused(error) => {
-                path::refused(self.proxy, &asked.caller, asked.timer, &error);
+                path::refused(&self.proxy.state.routing, &asked.caller, asked.timer, &error);
                 let code = HeaderValue::from_static(error.code());
                 asked.trace.answered(error.status(), Some(&code));
                 debug!(%error, "refused");
-                self.refuse(&error, asked.family, asked.limits(self.proxy)).await
+                self.refuse(&error, asked.family, asked.limits(&self.proxy.state.routing))
+                    .await
             }
         }
     }
 
     /// Lets the gateway send an error to the client, which ends the exchange.
     async fn refuse(&self, error: &ApiError, family: Family, marks: HeaderMap) -> Result<(), Status> {
-        self.proxy.state.metrics.picked(match error.status().as_u16() {
-            429 => "shed",
-            500.. => "unavailable",
-            _ => "refused",
-        });
+        self.proxy
+            .state
+            .routing
+            .metrics
+            .picked(match error.status().as_u16() {
+                429 => "shed",
+                500.. => "unavailable",
+                _ => "refused",
+            });
         // The gateway may have closed the stream.
         let _ = self
             .out
@@ -244,7 +250,7 @@ impl PickerExchange<'_> {
         if asked.has_body {
             admit::permit_encoding(&parts.headers)?;
         }
-        let is_read = asked.has_body && pick::needs_body(proxy, &route);
+        let is_read = asked.has_body && pick::needs_body(&proxy.state.routing, &route);
         let picking = async {
             let (body, room, by_trailers) = if is_read {
                 let (Received { bytes, room }, by_trailers) = self.read(inbox, &parts, &asked.trace).await?;
@@ -308,7 +314,7 @@ impl PickerExchange<'_> {
         }
         let _receiving = trace.begin(Stage::Receive);
         let mut body = inbox.body(is_buffered);
-        let read = admit::read_body(self.proxy, parts, &mut body).await?;
+        let read = admit::read_body(&self.proxy.state, parts, &mut body).await?;
         Ok((read, body.ended_by_trailers))
     }
 
@@ -395,7 +401,7 @@ impl PickerExchange<'_> {
                 .answered(error.status(), Some(&HeaderValue::from_static(error.code())));
         }
         served.overran(overrun);
-        let refused = answers::refused(&error, asked.family, &asked.limits(self.proxy));
+        let refused = answers::refused(&error, asked.family, &asked.limits(&self.proxy.state.routing));
         // A gateway that does not read is not waited for.
         if self.out.try_send((refused, None)).is_err() {
             debug!(%error, "the gateway does not read its messages");
@@ -422,7 +428,7 @@ impl PickerExchange<'_> {
             Some(RequestPart::RequestTrailers(_)) => trailers(AnswerPart::RequestTrailers),
             Some(RequestPart::ResponseHeaders(head)) => {
                 let (status, kinds) = head::response(&head);
-                let mut marks = asked.limits(self.proxy);
+                let mut marks = asked.limits(&self.proxy.state.routing);
                 let comes_whole = matches!(
                     self.modes.response,
                     BodyMode::Buffered | BodyMode::BufferedPartial
@@ -439,7 +445,7 @@ impl PickerExchange<'_> {
                 let mut referring = head::references(&head);
                 given.extend(referring.clone());
                 // Workers that a gateway addresses have no base path.
-                references::conceal(&mut referring, "", &self.proxy.state.fleet);
+                references::conceal(&mut referring, "", &self.proxy.state.routing.fleet);
                 marks.extend(referring);
                 answers::answered(&given, &marks)
             }

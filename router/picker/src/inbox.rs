@@ -11,12 +11,12 @@ use tonic::{Status, Streaming};
 
 use super::bounded::{SizedMessage, overloaded};
 use super::wire::{ProcessingRequest, RequestPart};
-use proxy::Proxy;
+use state::State;
 use tailroute_http::body::{BodyError, PolledFrame};
 use tailroute_http::unread::Unread;
 
 pub(super) struct Inbox {
-    proxy: Arc<Proxy>,
+    state: Arc<State>,
     incoming: Streaming<SizedMessage>,
     /// Reservation of memory for the latest message, until the next one arrives or it is taken.
     room: Option<Unread>,
@@ -25,9 +25,9 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(proxy: &Arc<Proxy>, incoming: Streaming<SizedMessage>) -> Self {
+    pub(super) fn new(state: &Arc<State>, incoming: Streaming<SizedMessage>) -> Self {
         Self {
-            proxy: Arc::clone(proxy),
+            state: Arc::clone(state),
             incoming,
             room: None,
             kept: None,
@@ -48,7 +48,7 @@ impl Inbox {
             return Poll::Ready(Ok(None));
         };
         let SizedMessage { message, bytes } = next?;
-        let mut room = self.proxy.state.unread();
+        let mut room = self.state.unread();
         if !room.grow(bytes) {
             return Poll::Ready(Err(overloaded()));
         }

@@ -15,7 +15,6 @@ use protocol::api::Endpoint;
 use protocol::error::ApiError;
 use protocol::headers;
 use protocol::routes::Route;
-use proxy::Proxy;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
 use proxy::path::flight::{AttemptOutcome, Flight};
@@ -25,6 +24,7 @@ use proxy::path::observe::Attempt;
 use proxy::path::retry::Charged;
 use proxy::path::select::Choice;
 use proxy::path::{self, models, named};
+use state::Routing;
 
 pub(super) struct Pick {
     /// Best endpoint, followed by fallbacks in order.
@@ -34,8 +34,8 @@ pub(super) struct Pick {
     pub(super) served: Served,
 }
 
-pub(super) fn needs_body(proxy: &Proxy, route: &Route) -> bool {
-    matches!(route, Route::Turn(_)) || named::search(proxy, route) != Search::Nothing
+pub(super) fn needs_body(routing: &Routing, route: &Route) -> bool {
+    matches!(route, Route::Turn(_)) || named::search(routing, route) != Search::Nothing
 }
 
 /// Picks a worker for a request. The body must be complete if it [is needed](needs_body). Fails if the request is
@@ -63,7 +63,7 @@ async fn turn(
     let proxy = context.proxy;
     let mut permit = context.permit()?;
     let (turn, body) = path::admitted(context, endpoint, Some(among), head, body, &mut permit).await?;
-    let (choice, pass) = forward::select_admitted(proxy, &turn, &mut Vec::new())?;
+    let (choice, pass) = forward::select_admitted(&proxy.state.routing, &turn, &mut Vec::new())?;
     let charged = Charged::default();
     // First: the flight guards the breaker's pass.
     let mut flight = Flight::start(proxy, &turn, &choice, pass, Arc::clone(&charged));
@@ -80,7 +80,7 @@ async fn turn(
     let span = context.trace.attempt(&choice, &mut parts.headers);
     flight.traced(span.note());
     permit.sent();
-    let endpoints = endpoints(proxy, &choice);
+    let endpoints = endpoints(&proxy.state.routing, &choice);
     let carried = CarriedTurn::new(proxy, turn, &choice, Attempt { flight, span }, charged, permit);
     Ok(Pick {
         endpoints,
@@ -91,9 +91,8 @@ async fn turn(
 }
 
 /// Returns the chosen worker's endpoint, then those of workers that can take the identical request, by score.
-fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
-    let most = 1 + proxy
-        .state
+fn endpoints(routing: &Routing, choice: &Choice) -> Vec<SocketAddr> {
+    let most = 1 + routing
         .config
         .endpoint_picker
         .as_ref()
@@ -102,7 +101,7 @@ fn endpoints(proxy: &Proxy, choice: &Choice) -> Vec<SocketAddr> {
     if most <= endpoints.len() {
         return endpoints;
     }
-    let workers = proxy.state.fleet.workers();
+    let workers = routing.fleet.workers();
     let mut others: Vec<&Terms> = choice.decision.terms.iter().collect();
     others.retain(|terms| terms.ready && terms.worker != choice.worker.id);
     others.sort_by(|a, b| {
@@ -146,31 +145,31 @@ async fn other(
         ..Wanted::default()
     };
     // The remaining body is inspected as it passes.
-    let mut inspector = Inspector::new(proxy, &head.headers);
+    let mut inspector = Inspector::new(&proxy.state.routing, &head.headers);
     inspector.push(&body)?;
     match route {
         Route::Kept(id) => wanted.home = path::keeper(proxy, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
-        Route::Tunnel => wanted.model = named::tunnel(proxy, head.uri.query())?,
+        Route::Tunnel => wanted.model = named::tunnel(&proxy.state.routing, head.uri.query())?,
         _ => {}
     }
     if wanted.home.is_none() && wanted.model.is_none() {
-        let search = named::search(proxy, route);
+        let search = named::search(&proxy.state.routing, route);
         wanted.model = named::model(inspector.model(&body), head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
-        models::check_again(proxy, model).await?;
+        models::check_again(&proxy.state.routing, model).await?;
     }
     let permit = context.permit()?;
-    let in_flight =
-        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let in_flight = pass::some_worker(&proxy.state.routing, &head.headers, &[], &wanted)
+        .ok_or_else(|| proxy.state.routing.no_worker_ready())?;
     let worker = in_flight.worker();
     Ok(Pick {
         endpoints: worker.endpoint.into_iter().collect(),
         headers: headers::addressed(&head.headers, proxy.admission.keys().is_required(), &worker.spec),
         body,
         served: Served::Other(Box::new(Relayed::new(
-            proxy,
+            &proxy.state,
             in_flight,
             permit,
             context.timer,

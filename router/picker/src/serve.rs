@@ -35,6 +35,7 @@ use server::client_io::ClientIo;
 use server::connections::{ConnectionPermit, Connections};
 use server::progress::OpenRequest;
 use server::socket::{Socket, Tcp};
+use state::State;
 use state::supervise::{Task, until_done};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -112,13 +113,13 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let progress = Arc::clone(permit.progress());
     let opened = tokio::select! {
-        opened = open(&proxy, &settings, stream) => opened,
+        opened = open(&proxy.state, &settings, stream) => opened,
         () = progress.evicted() => None,
     };
     let Some(socket) = opened else {
         return;
     };
-    let patience = proxy.state.live().limits.idle_timeout;
+    let patience = proxy.state.routing.live().limits.idle_timeout;
     let io = TokioIo::new(ClientIo::of_other_port(socket, permit, patience));
     let asked = Arc::clone(&progress);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -159,10 +160,10 @@ async fn connection(
 
 /// Performs the TLS handshake, if TLS is on, or waits for the first byte, so that a silent connection ends with
 /// `limits.header_timeout_s`.
-async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
-    let limit = proxy.state.config.limits.header_timeout;
+async fn open(state: &State, settings: &EndpointPicker, stream: TcpStream) -> Option<Socket> {
+    let limit = state.config.limits.header_timeout;
     let opening = async {
-        match proxy.state.tls.acceptor().filter(|_| settings.tls) {
+        match state.transport.tls.acceptor().filter(|_| settings.tls) {
             None => stream.peek(&mut [0]).await.map(|_| Socket::plain(stream)),
             Some(acceptor) => acceptor.accept(Tcp::new(stream)).await.map(Socket::encrypted),
         }
@@ -173,7 +174,7 @@ async fn open(proxy: &Proxy, settings: &EndpointPicker, stream: TcpStream) -> Op
         Err(_) => debug!("gateway handshake timed out"),
     }
     if settings.tls {
-        proxy.state.metrics.no_tls();
+        state.routing.metrics.no_tls();
     }
     None
 }
@@ -185,6 +186,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
     let most = processor
         .0
         .state
+        .routing
         .live()
         .limits
         .max_body_bytes
@@ -227,11 +229,11 @@ impl ExchangeStream {
     fn new(proxy: &Arc<Proxy>, under_way: Arc<OpenRequest>, incoming: Streaming<SizedMessage>) -> Self {
         let (out, told) = mpsc::channel(WAITING);
         let mut talking = JoinSet::new();
-        talking.spawn(talk(Arc::clone(proxy), Inbox::new(proxy, incoming), out));
+        talking.spawn(talk(Arc::clone(proxy), Inbox::new(&proxy.state, incoming), out));
         Self {
             talking,
             told,
-            _open: proxy.state.metrics.picker_opened(),
+            _open: proxy.state.routing.metrics.picker_opened(),
             _under_way: under_way,
         }
     }

@@ -32,6 +32,7 @@ use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
 use proxy::path::watchdog::{CUT_OFF, Overrun};
 use proxy::{Proxy, RequestPermit};
+use state::{Routing, State};
 
 pub(super) enum Served {
     Turn(Box<CarriedTurn>),
@@ -115,10 +116,10 @@ impl Served {
 }
 
 /// Counts whether the picked endpoint served. Returns the one that did, if it is another.
-fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
+fn note_served(routing: &Routing, picked: &Worker, by: Option<SocketAddr>) -> Option<SocketAddr> {
     let elsewhere = by.filter(|by| picked.endpoint != Some(*by));
-    let is_known = elsewhere.is_none_or(|by| at(proxy, picked, by).is_some());
-    proxy.state.metrics.served(match (elsewhere, is_known) {
+    let is_known = elsewhere.is_none_or(|by| at(routing, picked, by).is_some());
+    routing.metrics.served(match (elsewhere, is_known) {
         (None, _) => "picked",
         (Some(_), true) => "fallback",
         (Some(_), false) => "unknown",
@@ -127,8 +128,8 @@ fn note_served(proxy: &Proxy, picked: &Worker, by: Option<SocketAddr>) -> Option
 }
 
 /// Returns the worker at an address; of several ranks there, the one that the request was prepared for.
-fn at(proxy: &Proxy, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
-    let present = proxy.state.fleet.present();
+fn at(routing: &Routing, picked: &Worker, address: SocketAddr) -> Option<Arc<Worker>> {
+    let present = routing.fleet.present();
     let mut there = present.iter().filter(|worker| worker.endpoint == Some(address));
     there
         .find(|worker| worker.spec.rank == picked.spec.rank)
@@ -161,7 +162,7 @@ impl CarriedTurn {
     ) -> Self {
         let explained = turn
             .explain
-            .then(|| decisions::view::header(proxy, &choice.decision));
+            .then(|| decisions::view::header(&proxy.state.routing, &choice.decision));
         Self {
             proxy: Arc::clone(proxy),
             turn,
@@ -187,7 +188,7 @@ impl CarriedTurn {
         let Some(attempt) = self.attempt.take() else {
             return marks;
         };
-        let attempt = match note_served(&self.proxy, &self.worker, by) {
+        let attempt = match note_served(&self.proxy.state.routing, &self.worker, by) {
             None => Some(attempt),
             Some(by) => self.moved(attempt, by),
         };
@@ -200,15 +201,20 @@ impl CarriedTurn {
         }
         if status == StatusCode::NOT_FOUND {
             // It may lack the model: the next request finds its list as it is.
-            self.worker.facts.doubt(self.proxy.state.clock.now());
+            self.worker.facts.doubt(self.proxy.state.routing.clock.now());
         }
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
-            .within(self.proxy.state.copied());
+            .within(self.proxy.state.transport.copied());
         // The observer sees an error in the body.
         let verdict = Verdict::of(status, head, b"");
         self.observer = Some(Observer::new(watch, attempt, status, verdict));
-        mark(&self.proxy, &mut marks, &self.worker, Some(self.sequence));
+        mark(
+            &self.proxy.state.routing,
+            &mut marks,
+            &self.worker,
+            Some(self.sequence),
+        );
         if let Some(terms) = self.explained.take() {
             marks.insert(headers::EXPLAIN, terms);
         }
@@ -221,14 +227,14 @@ impl CarriedTurn {
         let trace = span.trace().clone();
         span.end(AttemptOutcome::NotReached.as_str(), None);
         flight.end(AttemptOutcome::NotReached);
-        let Some(worker) = at(&self.proxy, &self.worker, by) else {
+        let Some(worker) = at(&self.proxy.state.routing, &self.worker, by) else {
             debug!(endpoint = %by, "the response came from an endpoint that is not a worker");
             return None;
         };
         Arc::make_mut(&mut self.turn).among = Some(Among::One(worker.id));
-        let choice = select::select(&self.proxy, &self.turn, &[]).ok()?;
+        let choice = select::select(&self.proxy.state.routing, &self.turn, &[]).ok()?;
         // The worker has answered already, whatever its breaker's state.
-        let pass = worker.admit(self.proxy.state.clock.now(), true)?;
+        let pass = worker.admit(self.proxy.state.routing.clock.now(), true)?;
         let mut flight = Flight::start(&self.proxy, &self.turn, &choice, pass, Arc::clone(&self.charged));
         flight.mark_sent();
         let span = trace.attempt(&choice, &mut HeaderMap::new());
@@ -280,7 +286,7 @@ impl Drop for CarriedTurn {
 
 /// A request other than a turn that a gateway carries.
 pub(super) struct Relayed {
-    proxy: Arc<Proxy>,
+    state: Arc<State>,
     /// Guard of the request on its worker, until the response ends.
     in_flight: Option<InFlight>,
     permit: Option<RequestPermit>,
@@ -296,14 +302,14 @@ pub(super) struct Relayed {
 
 impl Relayed {
     pub(super) fn new(
-        proxy: &Arc<Proxy>,
+        state: &Arc<State>,
         in_flight: InFlight,
         permit: RequestPermit,
         timer: RequestTimer,
         inspector: Inspector,
     ) -> Self {
         Self {
-            proxy: Arc::clone(proxy),
+            state: Arc::clone(state),
             bytes_before: in_flight.worker().bytes_seen(),
             in_flight: Some(in_flight),
             permit: Some(permit),
@@ -324,11 +330,11 @@ impl Relayed {
             || (self.timer.endpoint == Route::Tunnel.endpoint() && status.is_success());
         self.first = FirstEvent::of(head);
         if let Some(picked) = self.in_flight.take() {
-            self.in_flight = match note_served(&self.proxy, picked.worker(), by) {
+            self.in_flight = match note_served(&self.state.routing, picked.worker(), by) {
                 None => Some(picked),
-                Some(by) => at(&self.proxy, picked.worker(), by).and_then(|worker| {
-                    let pass = worker.admit(self.proxy.state.clock.now(), true)?;
-                    Some(worker.send(self.proxy.state.clock, None, pass))
+                Some(by) => at(&self.state.routing, picked.worker(), by).and_then(|worker| {
+                    let pass = worker.admit(self.state.routing.clock.now(), true)?;
+                    Some(worker.send(self.state.routing.clock, None, pass))
                 }),
             };
         }
@@ -336,9 +342,9 @@ impl Relayed {
             return marks;
         };
         let verdict = Verdict::of(status, head, b"");
-        report(&self.proxy, verdict, in_flight, &Charged::default());
-        pass::settled(&self.proxy, status, verdict, in_flight, self.timer);
-        mark(&self.proxy, &mut marks, in_flight.worker(), None);
+        report(&self.state, verdict, in_flight, &Charged::default());
+        pass::settled(&self.state, status, verdict, in_flight, self.timer);
+        mark(&self.state.routing, &mut marks, in_flight.worker(), None);
         marks
     }
 }
@@ -360,14 +366,14 @@ impl Relayed {
     fn overran(&mut self, overrun: Overrun) {
         if let Some(in_flight) = &mut self.in_flight {
             let worker = Arc::clone(in_flight.worker());
-            self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
-            let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
+            self.state.routing.log_failure(&worker, &overrun.cause(), CUT_OFF);
+            let is_busy = self.state.routing.is_answering(&worker, self.bytes_before);
             if overrun.is_the_workers(is_busy) {
-                self.proxy.state.failed(in_flight, None);
+                self.state.failed(in_flight, None);
             }
         }
         if !std::mem::replace(&mut self.is_answered, true) {
-            self.timer.record(&self.proxy, "router_error");
+            self.timer.record(&self.state.routing, "router_error");
         }
         self.end();
     }
@@ -376,7 +382,7 @@ impl Relayed {
 impl Drop for Relayed {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.timer.record(&self.proxy, "aborted");
+            self.timer.record(&self.state.routing, "aborted");
         }
     }
 }

@@ -56,7 +56,11 @@ async fn accept(
     } = &*port;
     let phases = phase.clone();
     let begin = |stream: TcpStream, address: SocketAddr, permit: ConnectionPermit| {
-        let peer = arrival::peer(&proxy, address, proxy.state.tls.acceptor().is_some());
+        let peer = arrival::peer(
+            &proxy.state.config.http,
+            address,
+            proxy.state.transport.tls.acceptor().is_some(),
+        );
         let proxy = Arc::clone(&proxy);
         let handle = move |request| path::handle(Arc::clone(&proxy), &peer, request);
         tokio::spawn(connector.clone().serve(stream, handle, permit, phases.clone()));

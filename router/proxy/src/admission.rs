@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use policy::units::Millis;
+use state::State;
 
 use self::gate::Gate;
 use self::keys::Keyring;
@@ -29,14 +30,17 @@ pub struct Admission {
     keyring: ArcSwap<Keyring>,
     settings: ArcSwap<config::Admission>,
     pub gate: Gate,
+    state: Arc<State>,
 }
 
 impl Admission {
-    pub fn new(config: &config::Config, now: Millis) -> Self {
+    pub fn new(state: Arc<State>) -> Self {
+        let (config, now) = (&state.config, state.routing.clock.now());
         Self {
             keyring: ArcSwap::from_pointee(Keyring::new(config, &Keyring::default(), now)),
             gate: Gate::new(config.admission.max_queue.get()),
             settings: ArcSwap::from_pointee(config.admission.clone()),
+            state,
         }
     }
 

@@ -8,13 +8,11 @@ pub mod path;
 mod testing;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use fleet::Worker;
-use fleet::retry_budget::RetryBudget;
 use http::Request;
-use parking_lot::Mutex;
 use state::State;
 use state::turn_reports::TurnReports;
 use tailroute_http::upstream::PendingResponse;
@@ -34,8 +32,7 @@ use self::path::stored::Stored;
 pub struct Proxy {
     /// The state that all parts of the router share.
     pub state: Arc<State>,
-    pub admission: Admission,
-    pub retries: Mutex<RetryBudget>,
+    pub admission: Arc<Admission>,
     /// The workers that store responses.
     pub stored: Stored,
     /// Generator of ids for requests and their traces.
@@ -47,7 +44,6 @@ pub struct Proxy {
     pub traces: Option<Arc<Traces>>,
     /// Other replicas that turns are reported to, if configured.
     pub replicas: Option<Arc<dyn TurnReports>>,
-    sequence: AtomicU64,
     in_flight: AtomicUsize,
     cut: watch::Sender<bool>,
 }
@@ -101,22 +97,19 @@ impl Drop for RequestPermit {
 impl Proxy {
     /// Creates the request path. Fails if traces or a capture are configured and cannot be started.
     pub fn new(state: Arc<State>, replicas: Option<Arc<dyn TurnReports>>) -> Result<Arc<Self>, StartError> {
-        let (config, metrics) = (&state.config, &state.metrics);
+        let (config, metrics) = (&state.config, &state.routing.metrics);
         let capture = config.capture.as_ref();
         let capture = capture.map(|capture| Capture::start(capture, Arc::new(metrics.capture())));
         let traces = config.traces.as_ref();
         let traces = traces.map(|traces| Traces::new(traces, Arc::new(metrics.traces())));
-        let failure = &config.failure;
         Ok(Arc::new(Self {
-            admission: Admission::new(config, state.clock.now()),
-            retries: Mutex::new(RetryBudget::new(failure.retry_share, failure.retry_floor_per_s)),
+            admission: Arc::new(Admission::new(Arc::clone(&state))),
             stored: Stored::default(),
             ids: Ids::of_this_process(),
             decisions: Decisions::new(config.explain.max_bytes),
             capture: capture.transpose()?,
             traces: traces.transpose()?,
             replicas,
-            sequence: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             cut: watch::Sender::new(false),
             state,
@@ -127,7 +120,9 @@ impl Proxy {
     /// most every ten seconds, unless `last` is set.
     pub fn capture_fleet(&self, last: bool) {
         if let Some(capture) = &self.capture {
-            capture.look(self.state.clock.now(), last, || self.state.fleet_in_use());
+            capture.look(self.state.routing.clock.now(), last, || {
+                self.state.routing.fleet_in_use()
+            });
         }
     }
 
@@ -136,21 +131,18 @@ impl Proxy {
     pub fn send(&self, worker: &Worker, request: Request<Bytes>) -> PendingResponse {
         match &worker.origin {
             Some(origin) => origin.send(request),
-            None => self.state.client.reply(request),
+            None => self.state.transport.client.reply(request),
         }
-    }
-
-    /// Returns the number of the next decision.
-    #[must_use]
-    pub fn next_sequence(&self) -> u64 {
-        self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Takes a permit for one more request, if `limits.max_in_flight` leaves one.
     #[must_use]
     pub fn acquire(self: &Arc<Self>) -> Option<RequestPermit> {
-        self.state.idle.requested(self.state.clock.now());
-        let max = self.state.live().limits.max_in_flight.get();
+        self.state
+            .operations
+            .idle
+            .requested(self.state.routing.clock.now());
+        let max = self.state.routing.live().limits.max_in_flight.get();
         let permit = RequestPermit {
             proxy: Arc::clone(self),
             is_free: false,
@@ -164,7 +156,7 @@ impl Proxy {
     /// Returns whether a permit is available, for a request whose body is still to be read.
     #[must_use]
     pub fn has_capacity(&self) -> bool {
-        self.in_flight() < self.state.live().limits.max_in_flight.get()
+        self.in_flight() < self.state.routing.live().limits.max_in_flight.get()
     }
 
     /// Returns the number of requests in flight.

@@ -74,6 +74,7 @@ use self::turn::Turn;
 use crate::admission::keys::{Caller, KeyFault};
 use crate::{Proxy, RequestPermit};
 use server::Due;
+use state::{Routing, State};
 use tailroute_http::body::Body;
 use telemetry::traces::{Stage, Trace};
 
@@ -93,16 +94,16 @@ pub fn handle(
 
 /// Ensures a response: by the deadline, at the drain limit, and for every error, in the API's own format.
 async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trace) -> Response<Body> {
-    let started = proxy.state.clock.now();
+    let started = proxy.state.routing.clock.now();
     let is_head = head.method == Method::HEAD;
-    admit::settle_path(&proxy, &mut head);
+    admit::settle_path(&proxy.state.config.http, &mut head);
     let route = admit::route(&proxy, &head);
     let timer = RequestTimer {
         endpoint: admit::endpoint(&route),
         started,
     };
     trace.asked(&head.method, admit::traced_route(&route));
-    let caller = admit::caller(&proxy, &route, &head.headers);
+    let caller = admit::caller(&proxy.admission, &route, &head.headers);
     // Answers to preflights are complete.
     let is_complete = matches!(route, Ok(Route::Preflight));
     let origin = head.headers.get(ORIGIN).filter(|_| !is_complete).cloned();
@@ -133,12 +134,12 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
             response
         }
         Err(error) => {
-            refused(&proxy, &caller, timer, &error);
+            refused(&proxy.state.routing, &caller, timer, &error);
             error.response_for(family)
         }
     };
     if let Ok(caller) = &caller {
-        caller.mark(response.headers_mut(), proxy.state.clock.now());
+        caller.mark(response.headers_mut(), proxy.state.routing.clock.now());
     }
     if let Some(origin) = origin {
         cors::mark(
@@ -165,13 +166,12 @@ fn bare(mut response: Response<Body>) -> Response<Body> {
 }
 
 /// Counts a request that is answered with an error of the router.
-pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
+pub fn refused(routing: &Routing, caller: &Result<Caller, KeyFault>, timer: RequestTimer, error: &ApiError) {
     if error.is_overload() {
-        proxy.state.metrics.refused(error.code());
+        routing.metrics.refused(error.code());
     }
     if let Some(outcome) = error.admission() {
-        proxy
-            .state
+        routing
             .metrics
             .admission(caller.as_ref().map_or("", Caller::name), outcome);
     }
@@ -180,7 +180,7 @@ pub fn refused(proxy: &Proxy, caller: &Result<Caller, KeyFault>, timer: RequestT
     } else {
         "router_error"
     };
-    timer.record(proxy, outcome);
+    timer.record(routing, outcome);
 }
 
 async fn answer(
@@ -191,14 +191,14 @@ async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let proxy = context.proxy;
     match enter(context, &mut head.headers, route)? {
-        Route::Models => Ok(models::list(proxy)),
-        Route::Model(name) => Box::pin(models::one(proxy, &name)).await,
+        Route::Models => Ok(models::list(&proxy.state.routing)),
+        Route::Model(name) => Box::pin(models::one(&proxy.state.routing, &name)).await,
         Route::Server => Ok(server_options()),
         Route::Preflight => Ok(cors::preflight(
             &proxy.state.config.http.cors_origins,
             &head.headers,
         )),
-        Route::Health => Ok(health(proxy)),
+        Route::Health => Ok(health(&proxy.state)),
         Route::Turn(endpoint) => turn(context, endpoint, head, body).await,
         // Rare variants are boxed to keep the common future small.
         Route::Tunnel => Box::pin(tunnel::open(context, whole(head, body))).await,
@@ -223,7 +223,7 @@ pub fn enter(
     let RequestContext { proxy, caller, .. } = *context;
     let route = route?;
     steering::permit_head(proxy.state.config.http.transfer_fields, head)?;
-    caller.count_request(proxy.state.clock.now())?;
+    caller.count_request(proxy.state.routing.clock.now())?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(proxy, &route)?;
         protocol::tenant::settle(tenant, head);
@@ -246,7 +246,7 @@ async fn turn(
     admit::permit_encoding(&head.headers)?;
     let receiving = context.trace.begin(Stage::Receive);
     // The body's memory stays reserved until the response begins.
-    let Received { bytes, room: _room } = admit::read_body(context.proxy, head, body).await?;
+    let Received { bytes, room: _room } = admit::read_body(&context.proxy.state, head, body).await?;
     let bytes = admit::without_mark(&mut head.headers, bytes);
     drop(receiving);
     let mut permit = context.permit()?;
@@ -279,7 +279,7 @@ pub async fn admitted(
     let RequestContext { proxy, trace, .. } = *context;
     let parsing = trace.begin(Stage::Parse);
     let turn = match parse(context, endpoint, among.clone(), head, &body) {
-        Err(ApiError::UnknownModel { .. }) if Box::pin(models::refreshed(proxy)).await => {
+        Err(ApiError::UnknownModel { .. }) if Box::pin(models::refreshed(&proxy.state.routing)).await => {
             parse(context, endpoint, among, head, &body)?
         }
         parsed => parsed?,
@@ -301,8 +301,8 @@ fn parse(
     body: &[u8],
 ) -> Result<Arc<Turn>, ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let arrived = proxy.state.clock.now();
-    let asked = Asked::of(proxy, &head.extensions)?;
+    let arrived = proxy.state.routing.clock.now();
+    let asked = Asked::of(&proxy.state.routing, &head.extensions)?;
     let turn = Turn::read(proxy, endpoint, caller, head, body, arrived)?;
     Ok(Arc::new(Turn { asked, among, ..turn }))
 }
@@ -314,9 +314,9 @@ async fn relay(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let max = proxy.state.live().limits.max_body_bytes.get();
+    let max = proxy.state.routing.live().limits.max_body_bytes.get();
     let (head, body) = request.into_parts();
-    let mut body = ClientBody::new(proxy, &head.headers, body);
+    let mut body = ClientBody::new(&proxy.state.routing, &head.headers, body);
     if body.size_hint().lower() > max as u64 {
         return Err(ApiError::BodyTooLarge(max));
     }
@@ -328,12 +328,12 @@ async fn relay(
         wanted.home = keeper(proxy, id, caller)?;
     }
     if wanted.home.is_none() {
-        let search = named::search(proxy, route);
-        let named = body.model(proxy, search).await?;
+        let search = named::search(&proxy.state.routing, route);
+        let named = body.model(&proxy.state, search).await?;
         wanted.model = named::model(named, head.uri.query(), search)?;
     }
     if let Some(model) = &wanted.model {
-        models::check_again(proxy, model).await?;
+        models::check_again(&proxy.state.routing, model).await?;
     }
     forward::pass(context, Request::from_parts(head, body), &wanted).await
 }
@@ -349,13 +349,13 @@ pub fn keeper(proxy: &Proxy, id: &str, caller: &Caller) -> Result<Option<WorkerI
 
 /// Answers a health check: whether the router has a worker to send requests to. The check is not counted as a request,
 /// because load balancers send it all the time.
-fn health(proxy: &Proxy) -> Response<Body> {
-    let error = if proxy.state.is_draining() {
+fn health(state: &State) -> Response<Body> {
+    let error = if state.operations.is_draining() {
         ApiError::Draining
-    } else if proxy.state.fleet.any_ready() {
+    } else if state.routing.fleet.any_ready() {
         return Response::new(tailroute_http::body::full(Bytes::new()));
     } else {
-        proxy.state.no_worker_ready()
+        state.routing.no_worker_ready()
     };
     error.response_for(Family::OpenAi)
 }

@@ -136,7 +136,7 @@ impl Seat {
         let upstream = Upstream::new(&config.workers);
         let mut state = State::new(config).unwrap();
         let its = Arc::get_mut(&mut state).unwrap();
-        its.client = UpstreamClient::new(upstream.clone(), TokioTimer::new());
+        its.transport.client = UpstreamClient::new(upstream.clone(), TokioTimer::new());
         let worker = |(slot, spec): (u32, &config::Worker)| {
             let mut worker = Worker::new(WorkerId(slot), spec.clone(), &its.config, Millis::ZERO);
             // Turns go through hyper's client too, which connects in memory.
@@ -144,8 +144,8 @@ impl Seat {
             worker.observe_health(Millis::ZERO, Probe::Well);
             Arc::new(worker)
         };
-        its.fleet = Fleet::new((0..).zip(&its.config.workers).map(worker).collect());
-        let learner = Mutex::new(state.feedback.take_receiver().unwrap());
+        its.routing.fleet = Fleet::new((0..).zip(&its.config.workers).map(worker).collect());
+        let learner = Mutex::new(state.routing.feedback.take_receiver().unwrap());
         Self {
             proxy: Proxy::new(state, None).unwrap(),
             upstream,
@@ -175,7 +175,7 @@ impl Seat {
     }
 
     pub(crate) fn worker(&self, name: &str) -> Arc<Worker> {
-        self.proxy.state.fleet.find(name).unwrap()
+        self.proxy.state.routing.fleet.find(name).unwrap()
     }
 
     pub(crate) fn hold(&self, name: &str, state: AdminState) {
@@ -193,7 +193,7 @@ impl Seat {
         for _ in 0..self.proxy.state.config.failure.breaker_failures {
             self.fail_on(name, None);
         }
-        let now = self.proxy.state.clock.now();
+        let now = self.proxy.state.routing.clock.now();
         assert!(self.worker(name).open_unless_alike(now, Outcomes::default()));
     }
 
@@ -205,7 +205,7 @@ impl Seat {
 
     /// Counts a request in flight on a worker, until the guard is dropped.
     pub(crate) fn occupy(&self, name: &str) -> InFlight {
-        let (worker, clock) = (self.worker(name), self.proxy.state.clock);
+        let (worker, clock) = (self.worker(name), self.proxy.state.routing.clock);
         let pass = worker.admit(clock.now(), true).unwrap();
         worker.send(clock, None, pass)
     }
@@ -241,7 +241,7 @@ impl Seat {
 
     /// Parses a chat turn with these headers and this body.
     pub(crate) fn turn_of(&self, fields: &[(&str, &str)], body: &str) -> Turn {
-        let now = self.proxy.state.clock.now();
+        let now = self.proxy.state.routing.clock.now();
         let mut head = http::Request::new(()).into_parts().0;
         head.headers = headers(fields);
         Turn::read(
@@ -257,7 +257,7 @@ impl Seat {
 
     /// Selects a worker for a turn, for which it is ready.
     pub(crate) fn choose(&self, turn: &Turn) -> Choice {
-        select::select(&self.proxy, turn, &[]).unwrap()
+        select::select(&self.proxy.state.routing, turn, &[]).unwrap()
     }
 
     /// Starts an attempt of a turn on the worker that is selected for it.
@@ -267,7 +267,7 @@ impl Seat {
 
     /// Starts an attempt of a request that may have been counted as a failure.
     pub(crate) fn attempt(&self, turn: &Arc<Turn>, charged: &Charged) -> Attempt {
-        let (choice, pass) = select_admitted(&self.proxy, turn, &mut Vec::new()).unwrap();
+        let (choice, pass) = select_admitted(&self.proxy.state.routing, turn, &mut Vec::new()).unwrap();
         let span = Trace::default().attempt(&choice, &mut HeaderMap::new());
         let mut flight = Flight::start(&self.proxy, turn, &choice, pass, Arc::clone(charged));
         flight.mark_sent();
@@ -277,7 +277,9 @@ impl Seat {
     /// Returns the permit of a request that was sent, and charged with so many tokens.
     pub(crate) fn permit(&self, tokens: u64) -> RequestPermit {
         let mut permit = self.proxy.acquire().unwrap();
-        let charge = self.caller().charge(self.proxy.state.clock, Tokens(tokens));
+        let charge = self
+            .caller()
+            .charge(self.proxy.state.routing.clock, Tokens(tokens));
         permit.charge = charge.unwrap();
         permit.sent();
         permit
@@ -326,7 +328,7 @@ impl Seat {
             caller: &caller,
             timer: RequestTimer {
                 endpoint: "chat",
-                started: state.clock.now(),
+                started: state.routing.clock.now(),
             },
             deadline: Deadline::of(&HeaderMap::new(), &state.config.failure, Instant::now()),
             trace: &trace,
@@ -342,7 +344,7 @@ impl Seat {
 
     /// Returns the tokens that remain to the only key.
     pub(crate) fn tokens_left(&self) -> u64 {
-        let now = self.proxy.state.clock.now();
+        let now = self.proxy.state.routing.clock.now();
         self.proxy.admission.keys().left("key", now).unwrap().round() as u64
     }
 
@@ -355,7 +357,7 @@ impl Seat {
     fn metrics(&self) -> String {
         let state = &self.proxy.state;
         let gauges = state.gauges(self.proxy.admission.gate.counts(), None);
-        state.metrics.render(&gauges, Format::Text).unwrap()
+        state.routing.metrics.render(&gauges, Format::Text).unwrap()
     }
 
     /// Sums a request up: status and answering worker (or the code of the router's error), the workers that were asked,
@@ -387,7 +389,7 @@ impl Seat {
 
     /// Returns the tokens of the prompt that each worker's mirror holds.
     pub(crate) fn resident(&self, turn: &Turn) -> [u64; 3] {
-        let knowledge = &self.proxy.state.knowledge;
+        let knowledge = &self.proxy.state.routing.knowledge;
         let found = knowledge.look_up(&turn.model, &turn.fingerprint, 3);
         [0, 1, 2].map(|slot: usize| found.resident.get(slot).map_or(0, |Tokens(tokens)| *tokens))
     }

@@ -160,9 +160,9 @@ impl ReplayFleet {
     /// Returns the ready workers with their costs in force; `None` if no worker is ready.
     #[must_use]
     pub fn live(state: &State) -> Option<Self> {
-        let record = state.ready_fleet()?;
+        let record = state.routing.ready_fleet()?;
         Some(Self {
-            classes: state.live().objective.classes.clone(),
+            classes: state.routing.live().objective.classes.clone(),
             ..Self::recorded(&record, CostsFrom::Router)
         })
     }

@@ -147,6 +147,7 @@ impl Bus {
     async fn take_calibrations(&self, state: &State, all: All) {
         for (name, told) in &all {
             let Some(worker) = state
+                .routing
                 .fleet
                 .present()
                 .into_iter()
@@ -185,7 +186,7 @@ impl Bus {
                     Some(json!({ "cost": measured.cost, "replica": told.replica })),
                 )),
             };
-            state.operator.audit.record(happened).await;
+            state.operations.operator.audit.record(happened).await;
         }
         let mut state = self.calibrations.state.lock();
         state.taken.retain(|name, _| all.contains_key(name));

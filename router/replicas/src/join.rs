@@ -121,7 +121,7 @@ pub(super) async fn join(state: Arc<State>, bus: Arc<Bus>, client: Client) {
 async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<Joined>, ReplicaJoinError> {
     let offers = offers(bus, client).await?;
     // Caches can be restored only for workers that are known.
-    state.discovery.settled().await;
+    state.operations.discovery.settled().await;
     for offer in offers.into_iter().take(ATTEMPTS) {
         let restored = match fetch(bus, client, offer.id).await {
             Ok(bytes) => restore(Arc::clone(state), bytes).await,
@@ -132,7 +132,7 @@ async fn take(state: &Arc<State>, bus: &Bus, client: &Client) -> Result<Option<J
                 return Ok(Some(Joined {
                     from: offer.name,
                     entries,
-                    after_s: state.clock.now().0 / 1e3,
+                    after_s: state.routing.clock.now().0 / 1e3,
                 }));
             }
             Err(error) => {

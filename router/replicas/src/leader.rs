@@ -133,7 +133,7 @@ pub(super) async fn lead(state: Arc<State>, bus: Arc<Bus>) {
     };
     loop {
         if bus.is_up()
-            && let Err(error) = bus.renew(&bucket, state.is_draining()).await
+            && let Err(error) = bus.renew(&bucket, state.operations.is_draining()).await
         {
             debug!(%error, "cannot renew the lease");
         }

@@ -232,7 +232,11 @@ async fn tls_client(settings: config::Fleet) -> Result<rustls::ClientConfig, Lin
 
 fn announce(state: &State, bus: &Bus) {
     let now = json!({ "connected": bus.is_up() });
-    state.operator.events.tell(EventKind::Replicas, &bus.name, now);
+    state
+        .operations
+        .operator
+        .events
+        .tell(EventKind::Replicas, &bus.name, now);
 }
 
 /// Records the events of the connection, until the client's own task has ended.
@@ -240,7 +244,7 @@ async fn watch(state: &State, bus: &Bus, events: &mut mpsc::Receiver<Event>) {
     while let Some(event) = events.recv().await {
         match event {
             Event::Connected => {
-                if bus.set_up(state.clock.now(), true) {
+                if bus.set_up(state.routing.clock.now(), true) {
                     info!(cluster = bus.settings.cluster, "connected to NATS");
                     announce(state, bus);
                 }
@@ -257,7 +261,7 @@ async fn watch(state: &State, bus: &Bus, events: &mut mpsc::Receiver<Event>) {
 }
 
 fn disconnected(state: &State, bus: &Bus) {
-    if bus.set_up(state.clock.now(), false) {
+    if bus.set_up(state.routing.clock.now(), false) {
         warn!("NATS connection lost: this replica works alone until it is restored");
         announce(state, bus);
     }
@@ -269,7 +273,7 @@ fn trouble(state: &State, bus: &Bus, error: &str) {
             warn!(error, "NATS error");
         } else {
             warn!(error, "cannot connect to NATS: this replica works alone");
-            bus.set_up(state.clock.now(), false);
+            bus.set_up(state.routing.clock.now(), false);
         }
     }
 }

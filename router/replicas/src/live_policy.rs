@@ -140,7 +140,7 @@ impl Bus {
     ) -> Result<AppliedChange, ChangeError> {
         for _ in 0..ATTEMPTS {
             let sequence = self.look(state, bucket).await.map_err(ChangeError::Unread)?;
-            let (before, timers) = state.policy.now();
+            let (before, timers) = state.routing.policy.now();
             if expected.is_some_and(|expected| expected != before.revision) {
                 return Err(ChangeError::Stale(before.revision));
             }
@@ -158,9 +158,9 @@ impl Bus {
                 after,
                 timers,
             });
-            return made.ok_or_else(|| ChangeError::Stale(state.policy.now().0.revision));
+            return made.ok_or_else(|| ChangeError::Stale(state.routing.policy.now().0.revision));
         }
-        Err(ChangeError::Stale(state.policy.now().0.revision))
+        Err(ChangeError::Stale(state.routing.policy.now().0.revision))
     }
 
     /// Reverts a temporary change on all replicas, if it is due and no other replica has done so.
@@ -168,9 +168,13 @@ impl Bus {
         if self.has_own_policy() {
             return state.revert_policy();
         }
-        let (now, _) = state.policy.now();
+        let (now, _) = state.routing.policy.now();
         let patience = if self.leads() { Millis::ZERO } else { OVERDUE };
-        let Some(change) = state.policy.due(state.clock.now().saturating_sub(patience)) else {
+        let Some(change) = state
+            .routing
+            .policy
+            .due(state.routing.clock.now().saturating_sub(patience))
+        else {
             tokio::time::sleep(AGAIN).await;
             return None;
         };
@@ -202,8 +206,8 @@ impl Bus {
             let mut adopted = document
                 .adopted(state)
                 .map_err(|why| bucket.unreadable(KEY, &why))?;
-            let is_known = state.policy.are_of(adopted.lineage);
-            let (now, _) = state.policy.now();
+            let is_known = state.routing.policy.are_of(adopted.lineage);
+            let (now, _) = state.routing.policy.now();
             if !is_known || adopted.revision.revision > now.revision + 1 {
                 adopted.earlier = self.earlier(state, bucket, &adopted).await?;
             }
@@ -244,7 +248,9 @@ impl Bus {
             match self.look(state, bucket).await {
                 Ok(_) => Looked::Found,
                 // A shared policy does not become each replica's own because the server was replaced.
-                Err(BucketError::NoJetStream) if state.policy.is_shared() => Looked::Failed(bucket.is_lost()),
+                Err(BucketError::NoJetStream) if state.routing.policy.is_shared() => {
+                    Looked::Failed(bucket.is_lost())
+                }
                 Err(error) => Looked::Failed(error),
             }
         };
@@ -293,25 +299,27 @@ async fn look_and_wait(state: &State, bus: &Bus, bucket: &Bucket, told: &mut wat
             heard.is_ok()
         }
         () = bus.live_policy.wanted.notified() => true,
-        () = state.policy.wait_until_reconfigured() => true,
+        () = state.routing.policy.wait_until_reconfigured() => true,
         () = tokio::time::sleep(pause) => true,
     }
 }
 
 /// Writes a changed `[routing]` of this replica's configuration as a revision for all replicas, unless they have it.
 async fn put_configured(state: &State, bus: &Bus) {
-    let Some(change) = state.policy.to_configure() else {
+    let Some(change) = state.routing.policy.to_configure() else {
         return;
     };
-    if state.policy.now().0.settings == change.settings || state.policy.was_configured(&change) {
-        state.policy.configured_is_in_force(&change);
+    if state.routing.policy.now().0.settings == change.settings
+        || state.routing.policy.was_configured(&change)
+    {
+        state.routing.policy.configured_is_in_force(&change);
         return;
     }
     match bus.change_policy(state, &change, None).await {
         Ok(made) => {
-            state.policy.configured_is_in_force(&change);
+            state.routing.policy.configured_is_in_force(&change);
             let happened = AuditRecord::by_router("config.reload", &made.before, &made.after);
-            state.operator.audit.record(happened).await;
+            state.operations.operator.audit.record(happened).await;
         }
         Err(error) => info!(%error, "[routing] of the configuration has changed but is not applied yet"),
     }

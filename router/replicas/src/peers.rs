@@ -93,7 +93,7 @@ struct WorkersByKey {
 
 impl WorkersByKey {
     fn refresh(&mut self, state: &State) {
-        let now = state.fleet.workers();
+        let now = state.routing.fleet.workers();
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, &now)) {
             self.by_key = now
                 .iter()
@@ -132,7 +132,7 @@ impl Peers {
         if head.sender == bus.id {
             return;
         }
-        let now = state.clock.now();
+        let now = state.routing.clock.now();
         if !all.peers.contains_key(&head.sender) && all.peers.len() == MOST_PEERS {
             counters.lost_messages("peers", 1);
             return;
@@ -172,7 +172,7 @@ impl Peers {
     pub fn tidy(&self, state: &State, bus: &Bus) {
         let all = &mut *self.0.lock();
         all.workers.refresh(state);
-        let now = state.clock.now();
+        let now = state.routing.clock.now();
         let mut books = Books {
             state,
             counters: &bus.counters,
@@ -266,7 +266,7 @@ impl Books<'_> {
             }
             News::Trimmed(TrimNotice { worker, keep, keys }) => {
                 if let Some(worker) = self.worker(worker) {
-                    self.state.knowledge.update(worker.id, |residency| {
+                    self.state.routing.knowledge.update(worker.id, |residency| {
                         let _ = residency.trimmed(worker.id, keys, Tokens(keep));
                     });
                 }
@@ -321,15 +321,15 @@ impl Books<'_> {
             return None;
         }
         let sent = |residency: &mut policy::residency::Residency| residency.sent(worker.id, keys, |end| end);
-        self.state.knowledge.update(worker.id, sent)
+        self.state.routing.knowledge.update(worker.id, sent)
     }
 
     fn begun(&self, turn: &mut PeerTurn, at: Millis) {
         if let Some(ticket) = turn.ticket.take() {
             turn.worker.prefilled(at, ticket);
             if let Some(session) = turn.session {
-                let left = self.state.knowledge.moved(at, session, turn.worker.id);
-                let mut tail = self.state.feedback.tail.lock();
+                let left = self.state.routing.knowledge.moved(at, session, turn.worker.id);
+                let mut tail = self.state.routing.feedback.tail.lock();
                 tail.arrived(at, session, turn.worker.id, left);
             }
         }
@@ -345,7 +345,7 @@ impl Books<'_> {
             open: left.open,
         });
         let (evict_first, total) = left.map_or((0, 0), |left| (left.evict_first, left.total));
-        self.state.knowledge.update(turn.worker.id, |residency| {
+        self.state.routing.knowledge.update(turn.worker.id, |residency| {
             residency.settle(hold, reply, |end| end, Tokens(evict_first), Tokens(total));
         });
     }
@@ -358,6 +358,7 @@ impl Books<'_> {
             self.settle(turn, None);
         } else if let Some(hold) = turn.hold {
             self.state
+                .routing
                 .knowledge
                 .update(turn.worker.id, |residency| residency.retract(hold));
         }

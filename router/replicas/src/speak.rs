@@ -49,7 +49,7 @@ pub(super) async fn speak(state: &State, bus: &Arc<Bus>, out: &mut impl BusPubli
                 if count == 0 {
                     return;
                 }
-                speaker.take_in(state.clock.now(), &mut said);
+                speaker.take_in(state.routing.clock.now(), &mut said);
             }
             () = tokio::time::sleep_until(next), if speaker.waits() => {}
             _ = rolls.tick() => speaker.call_roll(state, &mut queue, out).await,
@@ -144,15 +144,15 @@ impl Speaker {
         while let Ok(one) = queue.try_recv() {
             said.push(one);
             if said.len() == AT_ONCE {
-                self.take_in(state.clock.now(), &mut said);
+                self.take_in(state.routing.clock.now(), &mut said);
             }
         }
-        self.take_in(state.clock.now(), &mut said);
+        self.take_in(state.routing.clock.now(), &mut said);
         self.flush(out).await;
         for number in over {
             self.turns.remove(&number);
         }
-        let rolls = self.rolls(state.clock.now(), state.is_draining());
+        let rolls = self.rolls(state.routing.clock.now(), state.operations.is_draining());
         for roll in rolls {
             self.writer.roll(&roll);
             let message = self.message(MessageKind::Roll);

@@ -47,7 +47,7 @@ impl Replica {
     fn new(name: &str) -> Self {
         let state = state(name);
         let settings = state.config.fleet.as_ref().unwrap();
-        let bus = Arc::new(Bus::new(settings, state.metrics.bus()));
+        let bus = Arc::new(Bus::new(settings, state.routing.metrics.bus()));
         bus.set_up(Millis::ZERO, true);
         Self {
             speaker: Speaker::new(&bus),
@@ -61,7 +61,7 @@ impl Replica {
     }
 
     fn worker(&self, slot: usize) -> Arc<Worker> {
-        Arc::clone(&self.state.fleet.workers()[slot])
+        Arc::clone(&self.state.routing.fleet.workers()[slot])
     }
 
     /// Sends a turn to the first worker.
@@ -73,7 +73,7 @@ impl Replica {
             session: Some(7),
             keys,
         };
-        Arc::clone(self.bus()).sent(self.state.clock, &turn, &|end| end)
+        Arc::clone(self.bus()).sent(self.state.routing.clock, &turn, &|end| end)
     }
 
     /// Returns the replica's new messages.
@@ -84,7 +84,7 @@ impl Replica {
         while let Ok(one) = queue.try_recv() {
             said.push(one);
         }
-        self.speaker.take_in(self.state.clock.now(), &mut said);
+        self.speaker.take_in(self.state.routing.clock.now(), &mut said);
         let mut sack = Sack::default();
         self.speaker.flush(&mut sack).await;
         sack.0
@@ -112,7 +112,7 @@ impl Replica {
     /// Returns the number of keys that the first worker is believed to hold.
     fn holds(&self, keys: &Chain) -> usize {
         let id = self.worker(0).id;
-        self.state.knowledge.update(id, |residency| {
+        self.state.routing.knowledge.update(id, |residency| {
             let mut reach = Reach::new();
             residency.lookup(keys.hashes(), &mut reach);
             reach.of(id) as usize
@@ -144,7 +144,7 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
     assert_eq!((other.others(), other.holds(&keys)), ((1, 1), keys.len()));
     let view = other
         .worker(0)
-        .view(other.state.clock.now(), true, Tokens::ZERO, 0.0);
+        .view(other.state.routing.clock.now(), true, Tokens::ZERO, 0.0);
     assert_eq!(view.in_flight, 1);
     assert!(
         view.wait.0 > 40_000.0,
@@ -155,7 +155,10 @@ async fn a_turn_of_another_replica_counts_until_its_end_and_then_its_blocks_are_
     told.begun();
     other.hears(&one.says().await);
     assert_eq!(other.others(), (1, 0));
-    assert_eq!(other.state.knowledge.last_worker(7), Some(other.worker(0).id));
+    assert_eq!(
+        other.state.routing.knowledge.last_worker(7),
+        Some(other.worker(0).id)
+    );
 
     let said = policy::residency::Reply {
         parent: reply.parent(),
@@ -261,7 +264,7 @@ async fn own_messages_garbage_and_unknown_workers_are_ignored() {
         session: None,
         keys: &keys,
     };
-    let _told = Arc::clone(one.bus()).sent(one.state.clock, &turn, &|end| end);
+    let _told = Arc::clone(one.bus()).sent(one.state.routing.clock, &turn, &|end| end);
     other.hears(&one.says().await);
     assert_eq!(other.bus().peers.count(), (1, 0));
 }
@@ -293,6 +296,7 @@ async fn blocks_trimmed_by_one_replica_are_freed_in_every_mirror() {
     let room = || {
         other
             .state
+            .routing
             .knowledge
             .update(id, |residency| residency.room_on(id))
     };
@@ -316,8 +320,14 @@ async fn a_conversation_continued_by_another_replica_stays_active() {
         length: Tokens(1000),
         what: Arc::default(),
     };
-    other.state.feedback.tail.lock().answered(silent, Tokens(10));
-    let count = || other.state.feedback.tail.lock().silent_on(id);
+    other
+        .state
+        .routing
+        .feedback
+        .tail
+        .lock()
+        .answered(silent, Tokens(10));
+    let count = || other.state.routing.feedback.tail.lock().silent_on(id);
     let told = one.sends(&prompt().0);
     other.hears(&one.says().await);
     assert_eq!(count(), 1, "it may be retried elsewhere");
@@ -385,7 +395,7 @@ async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() 
     let wait = |honest: &Replica| {
         honest
             .worker(0)
-            .view(honest.state.clock.now(), true, Tokens::ZERO, 0.0)
+            .view(honest.state.routing.clock.now(), true, Tokens::ZERO, 0.0)
             .wait
             .0
     };
@@ -399,7 +409,7 @@ async fn false_reports_are_bounded_and_removed_seconds_after_the_last_message() 
     tokio::time::advance(std::time::Duration::from_secs(600)).await;
     let rho = honest
         .worker(0)
-        .with_load(|load| load.utilisation.at(honest.state.clock.now()));
+        .with_load(|load| load.utilisation.at(honest.state.routing.clock.now()));
     assert!(rho < 1.0, "{rho}");
 }
 

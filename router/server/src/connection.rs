@@ -137,7 +137,7 @@ impl ConnectionServer {
     }
 
     fn times(&self) -> Times {
-        let live = self.state.live();
+        let live = self.state.routing.live();
         Times {
             head: self.state.config.limits.header_timeout,
             idle: live.limits.client_idle_timeout,
@@ -159,7 +159,7 @@ impl ConnectionServer {
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let (times, patience) = (self.times(), self.state.live().limits.idle_timeout);
+        let (times, patience) = (self.times(), self.state.routing.live().limits.idle_timeout);
         let progress = permit.progress();
         let permit: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(permit);
         let answers = Arc::new(Answers::new(patience));
@@ -216,7 +216,7 @@ impl ConnectionServer {
 fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut Response<Body>) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         progress.upgrade();
-    } else if state.is_draining() && version <= Version::HTTP_11 {
+    } else if state.operations.is_draining() && version <= Version::HTTP_11 {
         // The client's next request then goes elsewhere, not to a connection about to close.
         response
             .headers_mut()
@@ -297,7 +297,7 @@ where
 
 /// Performs the TLS handshake, if TLS is on, within the timeout of a request's head.
 async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
-    let Some(acceptor) = state.tls.acceptor() else {
+    let Some(acceptor) = state.transport.tls.acceptor() else {
         return Some(Socket::plain(stream));
     };
     let shaking_hands = acceptor.accept(Tcp::new(stream));
@@ -305,11 +305,11 @@ async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
         Ok(Ok(stream)) => Some(Socket::encrypted(stream)),
         Ok(Err(error)) => {
             debug!(%error, "no TLS");
-            state.metrics.no_tls();
+            state.routing.metrics.no_tls();
             None
         }
         Err(_) => {
-            state.metrics.no_tls();
+            state.routing.metrics.no_tls();
             None
         }
     }

@@ -138,7 +138,7 @@ pub(super) async fn offer(parts: &Arc<Admin>, path: &Path, sockets: &[OwnedFd]) 
                     return;
                 }
                 Err(error) => {
-                    parts.state.set_handed_over(false);
+                    parts.state.operations.set_handed_over(false);
                     warn!(%error, "a handover failed");
                 }
             },
@@ -191,7 +191,7 @@ async fn give_state(parts: &Arc<Admin>, stream: &mut UnixStream) -> io::Result<(
     if parts.state.config.index.snapshot.is_some() {
         admin::history::save(parts).await;
     }
-    parts.state.set_handed_over(true);
+    parts.state.operations.set_handed_over(true);
     let state = Arc::clone(&parts.state);
     let taken = tokio::task::spawn_blocking(move || snapshot::take_all(&state, MAX_FILE_BYTES)).await?;
     let sending = async {

@@ -1,15 +1,12 @@
 //! Events for subscribers of the admin API, and the failures that cause some of them.
 
-use std::fmt::Display;
-
 use fleet::breaker::{BreakerState, Outcomes};
 use fleet::{InFlight, Worker};
 use operator::events::EventKind;
-use tracing::{debug, warn};
 
-use crate::State;
+use crate::{Operations, State};
 
-impl State {
+impl Operations {
     /// Announces that a worker's state has changed.
     pub fn worker_changed(&self, worker: &Worker) {
         let now = serde_json::json!({
@@ -38,20 +35,6 @@ impl State {
         self.operator.events.tell(EventKind::Slow, worker.name(), now);
     }
 
-    /// Announces that the fleet became overloaded, or that overload ended.
-    pub fn overload_changed(&self) {
-        let now = match self.overload() {
-            None => serde_json::json!({ "overloaded": false }),
-            Some(report) => serde_json::json!({
-                "overloaded": true,
-                "wait_ms": report.waits.wait_ms,
-                "workers_over": report.waits.workers_over,
-                "workers_ready": report.waits.workers_ready,
-            }),
-        };
-        self.operator.events.tell(EventKind::Overload, "fleet", now);
-    }
-
     /// Announces that a worker's cache events are followed.
     pub fn evidence_live(&self, worker: &Worker) {
         let now = serde_json::json!({ "followed": true });
@@ -64,39 +47,46 @@ impl State {
         self.operator.events.tell(EventKind::Evidence, worker.name(), now);
     }
 
-    /// Logs a failed request: the first of a worker in a minute as a warning, with the number of failures held back
-    /// since the last one; the others at `debug`.
-    pub fn log_failure(&self, worker: &Worker, error: &dyn Display, what: &'static str) {
-        let name = worker.name();
-        match worker.failures.count(self.clock.now()) {
-            Some(0) => warn!(worker = name, %error, "{what}"),
-            Some(held_back) => warn!(worker = name, %error, held_back, "{what}"),
-            None => debug!(worker = name, %error, "{what}"),
-        }
+    /// Announces that a worker's breaker has closed.
+    pub fn breaker_closed(&self, worker: &Worker) {
+        let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
+        self.operator.events.tell(EventKind::Breaker, worker.name(), now);
     }
+}
 
-    /// Logs the number of each worker's failed requests that were held back, at most once a minute.
-    pub fn flush_failures(&self) {
-        let now = self.clock.now();
-        for worker in self.fleet.workers().iter() {
-            if let Some(failed) = worker.failures.flush(now) {
-                warn!(
-                    worker = worker.name(),
-                    failed, "more requests failed on the worker in the last minute"
-                );
-            }
-        }
+impl State {
+    /// Announces that the fleet became overloaded, or that overload ended.
+    pub fn overload_changed(&self) {
+        let now = match self.overload() {
+            None => serde_json::json!({ "overloaded": false }),
+            Some(report) => serde_json::json!({
+                "overloaded": true,
+                "wait_ms": report.waits.wait_ms,
+                "workers_over": report.waits.workers_over,
+                "workers_ready": report.waits.workers_ready,
+            }),
+        };
+        self.operations
+            .operator
+            .events
+            .tell(EventKind::Overload, "fleet", now);
     }
 
     /// Records a failure of a request's worker. `source` identifies its prompt and client, if they are known.
     pub fn failed(&self, in_flight: &mut InFlight, source: Option<u64>) {
-        self.metrics.worker_failed(in_flight.worker().name());
+        self.routing.metrics.worker_failed(in_flight.worker().name());
         if !in_flight.failed(source) {
             return;
         }
-        let (worker, now) = (in_flight.worker(), self.clock.now());
+        let (worker, now) = (in_flight.worker(), self.routing.clock.now());
         let mut others = Outcomes::default();
-        for other in self.fleet.workers().iter().filter(|other| other.id != worker.id) {
+        for other in self
+            .routing
+            .fleet
+            .workers()
+            .iter()
+            .filter(|other| other.id != worker.id)
+        {
             others += other.outcomes(now);
         }
         if worker.open_unless_alike(now, others) {
@@ -106,14 +96,11 @@ impl State {
 
     /// Counts and announces that a worker's breaker has opened.
     fn breaker_opened(&self, worker: &Worker) {
-        self.metrics.breaker_opened(worker.name());
+        self.routing.metrics.breaker_opened(worker.name());
         let now = serde_json::json!({ "breaker": BreakerState::Open.as_str() });
-        self.operator.events.tell(EventKind::Breaker, worker.name(), now);
-    }
-
-    /// Announces that a worker's breaker has closed.
-    pub fn breaker_closed(&self, worker: &Worker) {
-        let now = serde_json::json!({ "breaker": BreakerState::Closed.as_str() });
-        self.operator.events.tell(EventKind::Breaker, worker.name(), now);
+        self.operations
+            .operator
+            .events
+            .tell(EventKind::Breaker, worker.name(), now);
     }
 }

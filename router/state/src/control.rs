@@ -6,7 +6,7 @@ use http::{Method, Request, StatusCode, Version};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
-use crate::State;
+use crate::Transport;
 use fleet::Worker;
 use protocol::headers;
 use tailroute_http::body;
@@ -53,40 +53,40 @@ impl CallError {
 /// Makes a control call to a worker, bounded in time and size.
 /// Fails if there is no successful response within the health timeout.
 pub async fn call(
-    state: &State,
+    transport: &Transport,
     worker: &Worker,
     method: Method,
     path: &str,
     json: Option<&Value>,
 ) -> Result<Bytes, CallError> {
-    exchange(state, worker, method, path, json, false).await
+    exchange(transport, worker, method, path, json, false).await
 }
 
 /// Probes a worker, and closes the connection that the probe used, so that control calls soon follow a host name that
 /// moves to another address, as new connections of requests do. Fails if there is no successful response within the
 /// health timeout.
-pub async fn probe(state: &State, worker: &Worker, path: &str) -> Result<Bytes, CallError> {
-    exchange(state, worker, Method::GET, path, None, true).await
+pub async fn probe(transport: &Transport, worker: &Worker, path: &str) -> Result<Bytes, CallError> {
+    exchange(transport, worker, Method::GET, path, None, true).await
 }
 
 async fn exchange(
-    state: &State,
+    transport: &Transport,
     worker: &Worker,
     method: Method,
     path: &str,
     json: Option<&Value>,
     is_last: bool,
 ) -> Result<Bytes, CallError> {
-    let transport = |error: &dyn std::error::Error| CallError::Transport(with_causes(error));
-    let uri = worker.uri(path).map_err(|error| transport(&error))?;
+    let broken = |error: &dyn std::error::Error| CallError::Transport(with_causes(error));
+    let uri = worker.uri(path).map_err(|error| broken(&error))?;
     let mut request = Request::builder().method(method).uri(uri);
     if json.is_some() {
         request = request.header(header::CONTENT_TYPE, "application/json");
     }
     let mut request = request
         .body(body::full(json.map(Value::to_string).unwrap_or_default()))
-        .map_err(|error| transport(&error))?;
-    let via = state.via.of_request(Version::HTTP_11);
+        .map_err(|error| broken(&error))?;
+    let via = transport.via.of_request(Version::HTTP_11);
     request.headers_mut().insert(VIA, via);
     if is_last {
         request.extensions_mut().insert(LastOnConnection);
@@ -94,11 +94,11 @@ async fn exchange(
     headers::present(request.headers_mut(), &worker.spec);
     headers::pin(request.headers_mut(), worker.spec.rank);
     let exchange = async {
-        let response = state
+        let response = transport
             .client
             .send(request)
             .await
-            .map_err(|error| transport(&error))?;
+            .map_err(|error| broken(&error))?;
         let status = response.status();
         if status == StatusCode::LOOP_DETECTED {
             return Err(CallError::Loop);
@@ -107,7 +107,7 @@ async fn exchange(
         let bytes = body
             .collect()
             .await
-            .map_err(|error| transport(error.as_ref()))?
+            .map_err(|error| broken(error.as_ref()))?
             .to_bytes();
         if status.is_success() {
             Ok(bytes)
@@ -115,7 +115,7 @@ async fn exchange(
             Err(CallError::Status(status))
         }
     };
-    tokio::time::timeout(state.config.health.timeout, exchange)
+    tokio::time::timeout(transport.call_timeout, exchange)
         .await
         .unwrap_or(Err(CallError::Timeout))
 }

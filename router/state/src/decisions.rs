@@ -19,6 +19,7 @@ use telemetry::logs;
 use tracing::{info, warn};
 
 pub(crate) use self::workers::KeptWorker;
+use crate::Routing;
 use crate::State;
 use crate::learned::KeptLearning;
 
@@ -67,8 +68,8 @@ pub(crate) struct Pending {
 
 /// Encodes the decisions as JSON.
 pub(crate) fn taken(state: &State) -> Vec<u8> {
-    let policy = state.policy.kept(state.clock.now(), unix_ms());
-    let shadow = state.operator.shadow.load();
+    let policy = state.routing.policy.kept(state.routing.clock.now(), unix_ms());
+    let shadow = state.routing.shadow.load();
     let decisions = OperatorDecisions {
         policy: serde_json::to_value(policy).unwrap_or_default(),
         shadow: shadow.as_ref().map(|shadow| SavedShadow {
@@ -76,9 +77,9 @@ pub(crate) fn taken(state: &State) -> Vec<u8> {
             since_unix_ms: shadow.since_unix_ms,
         }),
         log_level: logs::level_override().map(|(configured, level)| LogLevel { configured, level }),
-        configured: workers::configured(state),
-        added: workers::added(state),
-        removed: workers::removed(state),
+        configured: workers::configured(&state.routing),
+        added: workers::added(&state.routing),
+        removed: workers::removed(&state.routing),
         workers: workers::kept(state),
     };
     serde_json::to_vec(&decisions).unwrap_or_default()
@@ -99,10 +100,10 @@ pub(crate) fn restore(state: &State, document: &[u8]) -> Option<AuditRecord> {
         restore_policy(state, policy)
     };
     if let Some(shadow) = read::<Option<SavedShadow>>("shadow", member("shadow")).flatten() {
-        restore_shadow(state, &shadow);
+        restore_shadow(&state.routing, &shadow);
     }
     if let Some(level) = read::<Option<LogLevel>>("log_level", member("log_level")).flatten() {
-        restore_level(state, &level);
+        restore_level(&state.routing, &level);
     }
     workers::restore(state, &mut member);
     changed
@@ -121,7 +122,12 @@ fn read<T: DeserializeOwned + Default>(name: &str, member: Value) -> Option<T> {
 fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
     let restored = serde_json::from_value(policy)
         .map_err(|error| error.to_string())
-        .and_then(|policy| state.policy.restore(policy, state.clock.now(), unix_ms()));
+        .and_then(|policy| {
+            state
+                .routing
+                .policy
+                .restore(policy, state.routing.clock.now(), unix_ms())
+        });
     let restored = match restored {
         Ok(restored) => restored,
         Err(error) => {
@@ -145,19 +151,19 @@ fn restore_policy(state: &State, policy: Value) -> Option<AuditRecord> {
     Some(AuditRecord::by_router("config.reload", &before, &after))
 }
 
-fn restore_shadow(state: &State, shadow: &SavedShadow) {
+fn restore_shadow(routing: &Routing, shadow: &SavedShadow) {
     match settings_of(&shadow.settings) {
         Ok(settings) => {
             let shadow = Shadow::continued(settings, shadow.since_unix_ms);
-            state.operator.shadow.store(Some(shadow.into()));
+            routing.shadow.store(Some(shadow.into()));
             info!("shadow policy restored; its counts begin anew");
         }
         Err(error) => warn!(error, "the shadow policy is not restored"),
     }
 }
 
-fn restore_level(state: &State, kept: &LogLevel) {
-    if kept.configured != state.config.log.level {
+fn restore_level(routing: &Routing, kept: &LogLevel) {
+    if kept.configured != routing.config.log.level {
         info!(
             level = kept.level,
             "log level not restored: log.level of the configuration has changed"
@@ -174,7 +180,7 @@ impl State {
     /// Applies what was kept of a worker that has just joined.
     pub(crate) fn claim_pending(&self, worker: &fleet::Worker) {
         let (decided, learned, taken_ms) = {
-            let mut pending = self.pending.lock();
+            let mut pending = self.operations.pending.lock();
             let decided = pending.decided.remove(worker.name());
             let learned = pending.learned.remove(worker.name());
             (decided, learned, pending.taken_ms)
@@ -184,14 +190,14 @@ impl State {
         }
         if let Some(learned) = learned {
             learned.apply(self, worker, taken_ms);
-            self.publish_costs();
+            self.routing.publish_costs();
         }
     }
 
     /// Drops what was kept of workers that have not joined.
     pub(crate) fn drop_pending(&self) {
         let (decided, learned) = {
-            let mut pending = self.pending.lock();
+            let mut pending = self.operations.pending.lock();
             (
                 std::mem::take(&mut pending.decided),
                 std::mem::take(&mut pending.learned),
@@ -222,19 +228,19 @@ impl State {
     /// Describes the decisions that would be lost with this process, at most 20.
     #[must_use]
     pub fn decided(&self) -> Vec<String> {
-        let (now, timers) = self.policy.now();
+        let (now, timers) = self.routing.policy.now();
         let mut words = Vec::new();
-        if now.settings != self.policy.configured() || !timers.is_empty() {
+        if now.settings != self.routing.policy.configured() || !timers.is_empty() {
             words.push(format!("policy revision {} by {}", now.revision, now.by));
         }
-        let added = workers::added(self);
+        let added = workers::added(&self.routing);
         words.extend(
             added
                 .iter()
                 .map(|added| format!("added {}", added["name"].as_str().unwrap_or_default())),
         );
         words.extend(
-            workers::removed(self)
+            workers::removed(&self.routing)
                 .into_iter()
                 .map(|name| format!("removed {name}")),
         );
@@ -243,7 +249,7 @@ impl State {
             kept.iter()
                 .map(|(name, kept)| format!("{name} {}", kept.in_words())),
         );
-        if self.operator.shadow.load().is_some() {
+        if self.routing.shadow.load().is_some() {
             words.push("shadow policy".to_owned());
         }
         if let Some((_, level)) = logs::level_override() {

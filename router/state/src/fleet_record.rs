@@ -6,9 +6,9 @@ use fleet::overrides::AdminState;
 use policy::fleet_record::{CapacitySource, CostSource, FleetRecord, WorkerRecord};
 use policy::units::{Millis, Tokens};
 
-use crate::State;
+use crate::Routing;
 
-impl State {
+impl Routing {
     /// Returns the fleet that serves turns, including workers whose probes fail; `None` if there is none.
     #[must_use]
     pub fn fleet_in_use(&self) -> Option<FleetRecord> {

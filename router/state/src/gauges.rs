@@ -6,14 +6,14 @@ use metrics::{AdmissionGauges, BusGauges, Gauges, WorkerGauges};
 use policy::slo;
 use policy::units::{Millis, Tokens};
 
-use crate::State;
+use crate::{Routing, State};
 
 impl State {
     /// Returns the gauges of the metrics page, with those of the parts that own admission and the bus.
     #[must_use]
     pub fn gauges(&self, admission: AdmissionGauges, bus: Option<BusGauges>) -> Gauges {
         let habits = {
-            let conversations = self.feedback.conversations.lock();
+            let conversations = self.routing.feedback.conversations.lock();
             let all = ClassState::of(None, conversations.habits.all());
             let mut classes = ClassState::keyless(&conversations.habits);
             classes.insert(0, all);
@@ -21,29 +21,32 @@ impl State {
         };
         Gauges {
             workers: self
+                .routing
                 .fleet
                 .present()
                 .iter()
-                .map(|worker| self.worker_gauges(worker))
+                .map(|worker| self.routing.worker_gauges(worker))
                 .collect(),
-            index: self.knowledge.index_stats(),
-            losses: self.knowledge.losses(),
-            slo_share: self.live().objective.share,
+            index: self.routing.knowledge.index_stats(),
+            losses: self.routing.knowledge.losses(),
+            slo_share: self.routing.live().objective.share,
             is_overloaded: self.overload().is_some(),
-            tail: TailState::of(&self.feedback, self.config.hints.enabled),
+            tail: TailState::of(&self.routing.feedback, self.config.hints.enabled),
             habits,
-            lessons_dropped: self.feedback.dropped(),
-            policy_revision: self.policy.load().revision,
-            audit_failures: self.operator.audit.failures(),
+            lessons_dropped: self.routing.feedback.dropped(),
+            policy_revision: self.routing.policy.load().revision,
+            audit_failures: self.operations.operator.audit.failures(),
             admission,
-            discovery: self.discovery.states(),
+            discovery: self.operations.discovery.states(),
             bus,
             log_dropped: telemetry::logs::writer::dropped(),
             tasks: tokio::runtime::Handle::try_current()
                 .map_or(0, |runtime| runtime.metrics().num_alive_tasks() as u64),
         }
     }
+}
 
+impl Routing {
     #[must_use]
     pub fn worker_gauges(&self, worker: &Worker) -> WorkerGauges {
         let now = self.clock.now();

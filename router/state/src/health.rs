@@ -6,25 +6,26 @@ use fleet::health::Probe;
 use policy::evidence::WorkerEvidence;
 use tracing::{info, warn};
 
-use crate::State;
+use crate::{Routing, State};
 
 impl State {
     /// Records a probe's result, and acts on a change of the worker's health.
     pub fn note_health(&self, worker: &Worker, probe: Probe) {
-        let now = self.clock.now();
+        let now = self.routing.clock.now();
         let stood = worker.condition(now).breaker;
         let was_late = worker.is_late();
         let changed = worker.observe_health(now, probe);
         note_lateness(worker, was_late);
         if changed == Some(true) && stood != BreakerState::Closed {
-            self.breaker_closed(worker);
+            self.operations.breaker_closed(worker);
         }
         if changed.is_some() {
-            self.worker_changed(worker);
+            self.operations.worker_changed(worker);
         }
         match changed {
             Some(true) => {
-                self.fleet
+                self.routing
+                    .fleet
                     .begins(worker, now, self.config.routing.utilisation_window);
                 info!(worker = worker.name(), "ready");
             }
@@ -36,7 +37,7 @@ impl State {
                     error,
                     "not ready: it fails its probes or refuses connections"
                 );
-                self.forget_cache(worker);
+                self.routing.forget_cache(worker);
             }
             None => {}
         }
@@ -49,25 +50,16 @@ impl State {
             worker = worker.name(),
             "the engine has restarted between two probes"
         );
-        self.forget_cache(worker);
-        worker.facts.begin(self.clock.now());
+        self.routing.forget_cache(worker);
+        worker.facts.begin(self.routing.clock.now());
     }
+}
 
+impl Routing {
     /// Forgets a worker's cache, which a restarted engine has lost.
     fn forget_cache(&self, worker: &Worker) {
         self.knowledge.forget(worker.id);
         self.knowledge.evidence(worker.id, WorkerEvidence::forget);
-    }
-
-    /// Returns whether a worker has made progress since it had sent `bytes_before` bytes of responses, and is not
-    /// silent.
-    pub fn is_answering(&self, worker: &Worker, bytes_before: u64) -> bool {
-        worker.bytes_seen() != bytes_before && !self.is_silent(worker)
-    }
-
-    /// Returns whether a worker has had requests and sent nothing for `limits.idle_timeout_s`.
-    pub fn is_silent(&self, worker: &Worker) -> bool {
-        worker.silent_for(self.clock.now()).0 >= self.live().limits.idle_timeout.as_secs_f64() * 1e3
     }
 }
 

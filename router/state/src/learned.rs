@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::Routing;
 use fleet::Worker;
 use learning::feedback::{KeptCost, KeptPrompt};
 use operator::unix_ms;
@@ -43,11 +44,11 @@ pub(crate) struct KeptLearning {
 }
 
 impl KeptLearning {
-    fn of(state: &State, worker: &Worker) -> Option<Self> {
-        let now = state.clock.now();
-        let cost = state.feedback.costs.lock().kept(now, worker.id);
-        let is_learned = state.capacity_source(worker) == CapacitySource::Learned;
-        let capacity = is_learned.then(|| state.knowledge.capacity(worker.id));
+    fn of(routing: &Routing, worker: &Worker) -> Option<Self> {
+        let now = routing.clock.now();
+        let cost = routing.feedback.costs.lock().kept(now, worker.id);
+        let is_learned = routing.capacity_source(worker) == CapacitySource::Learned;
+        let capacity = is_learned.then(|| routing.knowledge.capacity(worker.id));
         (cost.is_some() || capacity.is_some()).then(|| Self {
             url: worker.spec.url.to_string(),
             configured: worker.spec.cost_is_known.then_some(worker.spec.cost),
@@ -67,7 +68,7 @@ impl KeptLearning {
             return;
         }
         if let Some(capacity) = self.capacity {
-            state.knowledge.restore_capacity(worker.id, capacity);
+            state.routing.knowledge.restore_capacity(worker.id, capacity);
         }
         let Some(cost) = &self.cost else { return };
         if self.configured != worker.spec.cost_is_known.then_some(worker.spec.cost) {
@@ -77,8 +78,14 @@ impl KeptLearning {
             );
             return;
         }
-        let (now, age) = (state.clock.now(), age(taken_ms));
-        if !state.feedback.costs.lock().restore(now, age, worker.id, cost) {
+        let (now, age) = (state.routing.clock.now(), age(taken_ms));
+        if !state
+            .routing
+            .feedback
+            .costs
+            .lock()
+            .restore(now, age, worker.id, cost)
+        {
             info!(
                 worker = worker.name(),
                 "learned costs dropped: invalid, or older than what is known here"
@@ -93,17 +100,17 @@ fn age(taken_ms: u64) -> Millis {
 
 /// Encodes costs, capacities, habits and the terms of the value of conversations' ends as JSON.
 pub(crate) fn taken(state: &State) -> Vec<u8> {
-    let mut workers = state.pending.lock().learned.clone();
-    for worker in state.fleet.present() {
-        if let Some(learned) = KeptLearning::of(state, &worker) {
+    let mut workers = state.operations.pending.lock().learned.clone();
+    for worker in state.routing.fleet.present() {
+        if let Some(learned) = KeptLearning::of(&state.routing, &worker) {
             workers.insert(worker.name().to_owned(), learned);
         }
     }
     let learned = Learned {
         workers,
-        prompt: state.feedback.costs.lock().kept_prompt(),
-        habits: state.feedback.conversations.lock().habits.kept(),
-        tail: state.feedback.tail.lock().kept(),
+        prompt: state.routing.feedback.costs.lock().kept_prompt(),
+        habits: state.routing.feedback.conversations.lock().habits.kept(),
+        tail: state.routing.feedback.tail.lock().kept(),
     };
     serde_json::to_vec(&learned).unwrap_or_default()
 }
@@ -117,13 +124,19 @@ pub(crate) fn restore(state: &State, document: &[u8], taken_ms: u64) -> usize {
     let mut restored = 0;
     let mut member = |name: &str| members.remove(name).unwrap_or_default();
     if let Some(prompt) = read("prompt", member("prompt")) {
-        state.feedback.costs.lock().restore_prompt(prompt);
+        state.routing.feedback.costs.lock().restore_prompt(prompt);
     }
     if let Some(habits) = read::<KeptHabits>("habits", member("habits")) {
-        restored += state.feedback.conversations.lock().habits.restore(&habits);
+        restored += state
+            .routing
+            .feedback
+            .conversations
+            .lock()
+            .habits
+            .restore(&habits);
     }
     if let Some(tail) = read::<KeptTail>("tail", member("tail")) {
-        restored += usize::from(state.feedback.tail.lock().restore_kept(&tail));
+        restored += usize::from(state.routing.feedback.tail.lock().restore_kept(&tail));
     }
     let workers = read::<BTreeMap<String, Value>>("workers", member("workers")).unwrap_or_default();
     for (name, learned) in workers.into_iter().take(MOST) {
@@ -131,16 +144,16 @@ pub(crate) fn restore(state: &State, document: &[u8], taken_ms: u64) -> usize {
             continue;
         };
         restored += 1;
-        match state.fleet.find(&name) {
+        match state.routing.fleet.find(&name) {
             Some(worker) => learned.apply(state, &worker, taken_ms),
             None => {
-                let mut pending = state.pending.lock();
+                let mut pending = state.operations.pending.lock();
                 pending.taken_ms = taken_ms;
                 pending.learned.insert(name, learned);
             }
         }
     }
-    state.publish_costs();
+    state.routing.publish_costs();
     restored
 }
 
@@ -148,20 +161,4 @@ fn read<T: serde::de::DeserializeOwned>(name: &str, member: Value) -> Option<T> 
     let read = serde_json::from_value(member);
     read.inspect_err(|error| warn!(of = name, %error, "what was learned is not restored: it cannot be read"))
         .ok()
-}
-
-impl State {
-    /// Puts the learned costs and overheads in force, if costs are learned.
-    pub fn publish_costs(&self) {
-        if self.config.learning.costs {
-            let mut costs = self.feedback.costs.lock();
-            costs.elapse(self.clock.now());
-            let (published, overheads) = (costs.published(), costs.overheads());
-            drop(costs);
-            for ((worker, cost), overhead) in self.fleet.workers().iter().zip(published).zip(overheads) {
-                worker.set_cost(cost);
-                worker.set_overhead(overhead);
-            }
-        }
-    }
 }

@@ -13,14 +13,17 @@ use operator::revisions::{Adopted, AppliedChange, Change, Revision, RevisionSour
 impl State {
     /// Applies a change, if `expected` is the active revision or `None`. Fails if another revision is active.
     pub fn change_policy(&self, change: Change, expected: Option<u64>) -> Result<AppliedChange, Stale> {
-        let made = self.policy.apply(self.clock.now(), change, expected)?;
+        let made = self
+            .routing
+            .policy
+            .apply(self.routing.clock.now(), change, expected)?;
         self.policy_changed(&made.after);
         Ok(made)
     }
 
     /// Ends the temporary values that are due. Returns the policy before and after, if that changes it.
     pub fn revert_policy(&self) -> Option<(Arc<Revision>, Arc<Revision>)> {
-        let changed = self.policy.revert(self.clock.now())?;
+        let changed = self.routing.policy.revert(self.routing.clock.now())?;
         self.policy_changed(&changed.1);
         Some(changed)
     }
@@ -28,14 +31,17 @@ impl State {
     /// Applies the keys of `[routing]` that differ from what was last read. Returns the policy before and after, if any
     /// key differs.
     pub fn configure_policy(&self, settings: Settings) -> Option<(Arc<Revision>, Arc<Revision>)> {
-        let changed = self.policy.configure(self.clock.now(), settings)?;
+        let changed = self
+            .routing
+            .policy
+            .configure(self.routing.clock.now(), settings)?;
         self.policy_changed(&changed.1);
         Some(changed)
     }
 
     /// Activates the revision shared by all replicas. Returns the policy before and after, if the revision is new.
     pub fn adopt_policy(&self, adopted: Adopted) -> Option<(Arc<Revision>, Arc<Revision>)> {
-        let (before, after) = self.policy.adopt(adopted)?;
+        let (before, after) = self.routing.policy.adopt(adopted)?;
         info!(
             revision = after.revision,
             by = after.by,
@@ -50,15 +56,18 @@ impl State {
     pub async fn policy_changed_elsewhere(&self, before: &Revision, after: &Revision) {
         let mut happened = AuditRecord::by_router("policy.adopt", before, after);
         happened.who.name.clone_from(&after.by);
-        self.operator.audit.record(happened).await;
+        self.operations.operator.audit.record(happened).await;
     }
 
     fn policy_changed(&self, now: &Revision) {
         // The configured policy is no change, whichever replica wrote it to the bucket.
         if now.source != RevisionSource::Start {
-            self.metrics.policy_changed(now.source.as_str());
+            self.routing.metrics.policy_changed(now.source.as_str());
         }
         let now = serde_json::to_value(now).unwrap_or_default();
-        self.operator.events.tell(EventKind::Policy, "policy", now);
+        self.operations
+            .operator
+            .events
+            .tell(EventKind::Policy, "policy", now);
     }
 }

@@ -29,13 +29,13 @@ impl State {
         offered: bool,
     ) -> Result<Arc<Worker>, JoinError> {
         let name = spec.name.clone();
-        let now = self.clock.now();
-        let worker = self.fleet.join(&name, now, |slot| {
-            self.knowledge.admit(slot, spec.capacity, spec.block_size);
+        let now = self.routing.clock.now();
+        let worker = self.routing.fleet.join(&name, now, |slot| {
+            self.routing.knowledge.admit(slot, spec.capacity, spec.block_size);
             if !spec.capacity_is_known {
-                self.knowledge.learn_capacity(slot);
+                self.routing.knowledge.learn_capacity(slot);
             }
-            self.feedback.admit(slot, &spec);
+            self.routing.feedback.admit(slot, &spec);
             Worker::new(slot, spec, &self.config, now).with_source(source, offered)
         })?;
         info!(worker = name, url = %worker.spec.url, source = source.as_str(), "worker joined the fleet");
@@ -46,7 +46,8 @@ impl State {
                 "gateways cannot address this worker: its url is not http://IP:PORT without a path"
             );
         }
-        self.operator
+        self.operations
+            .operator
             .events
             .tell(EventKind::Worker, &name, json!({ "joined": true }));
         self.claim_pending(&worker);
@@ -55,16 +56,20 @@ impl State {
 
     /// Applies a measured cost. Learning restarts from it.
     pub fn calibrate(&self, worker: &Worker, measured: Measured) {
-        self.feedback.costs.lock().calibrate(worker.id, measured.cost);
+        self.routing
+            .feedback
+            .costs
+            .lock()
+            .calibrate(worker.id, measured.cost);
         worker.calibrated(measured);
         info!(worker = worker.name(), cost = ?measured.cost, "worker calibrated");
     }
 
     /// Starts a worker's removal: it finishes its requests. Returns its previous hold; `None` if it is leaving already.
     pub fn leave(&self, worker: &Worker) -> Option<AdminState> {
-        let before = self.fleet.leave(worker)?;
+        let before = self.routing.fleet.leave(worker)?;
         info!(worker = worker.name(), "worker is leaving the fleet");
-        self.worker_changed(worker);
+        self.operations.worker_changed(worker);
         Some(before)
     }
 
@@ -73,15 +78,16 @@ impl State {
         let done =
             worker.admin_state() == AdminState::Leaving && worker.with_load(|load| load.in_flight) == 0;
         if done {
-            self.knowledge.forget(worker.id);
-            self.knowledge.evidence_paused(worker.id);
-            self.knowledge.evidence(worker.id, WorkerEvidence::forget);
-            self.knowledge.left(worker.id);
-            self.feedback.remove_worker(worker.id);
-            self.metrics.left(worker.name());
-            worker.gone(self.clock.now());
+            self.routing.knowledge.forget(worker.id);
+            self.routing.knowledge.evidence_paused(worker.id);
+            self.routing.knowledge.evidence(worker.id, WorkerEvidence::forget);
+            self.routing.knowledge.left(worker.id);
+            self.routing.feedback.remove_worker(worker.id);
+            self.routing.metrics.left(worker.name());
+            worker.gone(self.routing.clock.now());
             info!(worker = worker.name(), "worker left the fleet");
-            self.operator
+            self.operations
+                .operator
                 .events
                 .tell(EventKind::Worker, worker.name(), json!({ "left": true }));
         }

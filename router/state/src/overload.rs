@@ -57,11 +57,11 @@ pub struct OverloadReport {
 impl State {
     /// Observes the waits, and the outcomes since the last call. Returns whether overload began or ended, if it did.
     pub fn look_for_overload(&self) -> Option<Change> {
-        let now = self.clock.now();
-        let live = self.live();
+        let now = self.routing.clock.now();
+        let live = self.routing.live();
         let waits = self.waits(now, live.objective.ttft);
         let counts = self.counts(&live.objective);
-        let mut inner = self.overload.lock();
+        let mut inner = self.operations.overload.lock();
         let before = std::mem::replace(&mut inner.before, counts);
         inner.waits = waits;
         let change = inner.overload.observe(&Look {
@@ -82,11 +82,11 @@ impl State {
     fn counts(&self, objective: &config::Objective) -> TurnCounts {
         let named = objective.classes.iter().map(|class| class.name.as_str());
         let mut counts = TurnCounts {
-            refused: self.metrics.all_refused(),
+            refused: self.routing.metrics.all_refused(),
             ..TurnCounts::default()
         };
         for class in ["default", config::OF_HEADER].into_iter().chain(named) {
-            let (within, late) = self.metrics.slo_turns(class);
+            let (within, late) = self.routing.metrics.slo_turns(class);
             counts.within += within;
             counts.late += late;
         }
@@ -94,7 +94,7 @@ impl State {
     }
 
     fn waits(&self, now: Millis, objective: Millis) -> Waits {
-        let workers = self.fleet.workers();
+        let workers = self.routing.fleet.workers();
         let ready = workers.iter().filter(|worker| worker.is_ready());
         let waits: Vec<f64> = ready
             .map(|worker| worker.with_load(|load| load.pending.wait(now).0))
@@ -110,11 +110,11 @@ impl State {
     /// Returns the current overload; `None` if the fleet is not overloaded.
     #[must_use]
     pub fn overload(&self) -> Option<OverloadReport> {
-        let inner = self.overload.lock();
+        let inner = self.operations.overload.lock();
         let since = inner.overload.since()?;
         let (now, begin) = (inner.before, inner.at_begin);
         Some(OverloadReport {
-            since_unix_ms: self.clock.unix_ms(since) as u64,
+            since_unix_ms: self.routing.clock.unix_ms(since) as u64,
             waits: inner.waits,
             late: now.late.saturating_sub(begin.late),
             within: now.within.saturating_sub(begin.within),

@@ -114,7 +114,7 @@ pub async fn restore_early(state: &State, kept: &SavedState) {
         warn!(part, "a part of the snapshot is not restored");
     }
     if !contents.audit.is_empty() {
-        match state.operator.audit.restore(&contents.audit) {
+        match state.operations.operator.audit.restore(&contents.audit) {
             Ok(entries) => debug!(entries, "audit log restored"),
             Err(error) => warn!(error, "audit log not restored"),
         }
@@ -122,7 +122,7 @@ pub async fn restore_early(state: &State, kept: &SavedState) {
     if !contents.decisions.is_empty()
         && let Some(happened) = decisions::restore(state, &contents.decisions)
     {
-        state.operator.audit.record(happened).await;
+        state.operations.operator.audit.record(happened).await;
     }
     if !contents.learned.is_empty() {
         let restored = learned::restore(state, &contents.learned, contents.taken_ms);
@@ -150,7 +150,7 @@ pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Sa
         loop {
             tokio::select! {
                 () = tokio::time::sleep(settings.interval) => {}
-                () = state.operator.audit.changed() => {
+                () = state.operations.operator.audit.changed() => {
                     tokio::time::sleep(DECIDED_WITHIN.max(PAUSE * took).min(settings.interval)).await;
                 }
             }
@@ -164,7 +164,7 @@ pub async fn keep(state: Arc<State>, settings: Option<Snapshot>, kept: Option<Sa
 
 async fn restore_rest(state: &Arc<State>, settings: Option<&Snapshot>, kept: SavedState) {
     // Only workers that exist are restored.
-    let _ = tokio::time::timeout(FOUND_WITHIN, state.discovery.settled()).await;
+    let _ = tokio::time::timeout(FOUND_WITHIN, state.operations.discovery.settled()).await;
     let (of, settings) = (Arc::clone(state), settings.cloned());
     let read = tokio::task::spawn_blocking(move || read(&of, settings.as_ref(), kept)).await;
     match read {
@@ -176,7 +176,7 @@ async fn restore_rest(state: &Arc<State>, settings: Option<&Snapshot>, kept: Sav
 
 /// Writes a snapshot and logs a failure. A process that has handed its state over writes none.
 pub async fn save(state: &Arc<State>, settings: &Snapshot) {
-    if state.is_handed_over() {
+    if state.operations.is_handed_over() {
         return;
     }
     let (state, settings) = (Arc::clone(state), settings.clone());
@@ -213,12 +213,12 @@ pub fn take_all(state: &State, most: usize) -> Vec<u8> {
         }
         document
     };
-    let now = state.clock.now();
+    let now = state.routing.clock.now();
     let contents = Contents {
         decisions: document("decisions", decisions::taken(state)),
-        audit: state.operator.audit.kept(MAX_DOCUMENT_BYTES),
+        audit: state.operations.operator.audit.kept(MAX_DOCUMENT_BYTES),
         learned: document("costs and habits", learned::taken(state)),
-        conversations: state.feedback.conversations.lock().kept(now),
+        conversations: state.routing.feedback.conversations.lock().kept(now),
         ..caches(state)
     };
     fitting(contents, most)
@@ -250,24 +250,35 @@ fn fitting(mut contents: Contents, most: usize) -> Vec<u8> {
 /// Restores a snapshot of another router: caches and models, and no decisions. Returns the number of entries. Fails if
 /// `bytes` are no snapshot.
 pub fn restore(state: &State, bytes: &[u8]) -> Result<usize, SnapshotError> {
-    let _alone = state.snapshot.lock();
+    let _alone = state.operations.snapshot.lock();
     Ok(restore_caches(state, &decode(bytes)?.contents))
 }
 
 fn caches(state: &State) -> Contents {
-    let workers = state.fleet.workers();
+    let workers = state.routing.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
     Contents {
-        outcomes: state.feedback.tail.lock().returns().outcomes(state.clock.now()),
-        ..state.knowledge.contents(&names, unix_ms())
+        outcomes: state
+            .routing
+            .feedback
+            .tail
+            .lock()
+            .returns()
+            .outcomes(state.routing.clock.now()),
+        ..state.routing.knowledge.contents(&names, unix_ms())
     }
 }
 
 fn restore_caches(state: &State, contents: &Contents) -> usize {
-    let workers = state.fleet.workers();
+    let workers = state.routing.fleet.workers();
     let names: Vec<&str> = workers.iter().map(|worker| name(worker)).collect();
-    let taken = state.clock.now() - age(contents);
-    state.feedback.tail.lock().restore(taken, &contents.outcomes);
+    let taken = state.routing.clock.now() - age(contents);
+    state
+        .routing
+        .feedback
+        .tail
+        .lock()
+        .restore(taken, &contents.outcomes);
     let unknown = contents
         .workers
         .iter()
@@ -279,7 +290,7 @@ fn restore_caches(state: &State, contents: &Contents) -> usize {
             "cached prefixes dropped: these workers are unknown"
         );
     }
-    state.knowledge.restore(contents, &names) + contents.outcomes.len()
+    state.routing.knowledge.restore(contents, &names) + contents.outcomes.len()
 }
 
 fn age(contents: &Contents) -> Millis {
@@ -287,7 +298,7 @@ fn age(contents: &Contents) -> Millis {
 }
 
 fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
-    let _alone = state.snapshot.lock();
+    let _alone = state.operations.snapshot.lock();
     let bytes = take_all(state, MAX_FILE_BYTES);
     let length = bytes.len();
     if length > MAX_FILE_BYTES {
@@ -299,7 +310,7 @@ fn write(state: &State, path: &Path) -> Result<usize, SnapshotError> {
 
 /// Reads and restores the rest of an earlier process's state. Returns the number of entries.
 fn read(state: &State, settings: Option<&Snapshot>, kept: SavedState) -> Result<usize, SnapshotError> {
-    let _alone = state.snapshot.lock();
+    let _alone = state.operations.snapshot.lock();
     let (bytes, is_file) = match (kept.handed, settings) {
         (Some(bytes), _) => (bytes, false),
         (None, Some(settings)) => (whole_file(&settings.path)?, true),
@@ -326,12 +337,14 @@ fn read(state: &State, settings: Option<&Snapshot>, kept: SavedState) -> Result<
         (contents.workers, contents.places) = Default::default();
         (contents.last_workers, contents.prompts) = Default::default();
     }
-    let now = state.clock.now();
-    let conversations = state
-        .feedback
-        .conversations
-        .lock()
-        .restore(now, age_ms, &contents.conversations);
+    let now = state.routing.clock.now();
+    let conversations =
+        state
+            .routing
+            .feedback
+            .conversations
+            .lock()
+            .restore(now, age_ms, &contents.conversations);
     Ok(restore_caches(state, &contents) + conversations)
 }
 

@@ -89,9 +89,9 @@ async fn run<F: Future>(
 fn report(state: &State, task: &Task, why: &str, pause: Duration) {
     let (kind, again_in_ms) = (task.kind, pause.as_millis() as u64);
     let worker = (!task.worker.is_empty()).then_some(&*task.worker);
-    state.metrics.task_restarts(kind).inc();
+    state.routing.metrics.task_restarts(kind).inc();
     let now = json!({ "failed": why, "worker": worker, "again_in_ms": again_in_ms });
-    state.operator.events.tell(EventKind::Task, kind, now);
+    state.operations.operator.events.tell(EventKind::Task, kind, now);
     error!(
         task = kind,
         worker, why, again_in_ms, "a task failed; restarting it"
@@ -119,7 +119,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_task_that_panics_is_counted_told_and_started_again_with_what_it_was_lent() {
         let state = state();
-        let mut events = state.operator.events.listen();
+        let mut events = state.operations.operator.events.listen();
         let (hand_in, queue) = mpsc::channel::<u32>(8);
         let (queue, done) = (Arc::new(Mutex::new(queue)), Arc::<AtomicU32>::default());
         let sum = Arc::clone(&done);
@@ -138,7 +138,7 @@ mod tests {
         drop(hand_in);
         until_done(Arc::clone(&state), Task::of("probes", "w"), add).await;
         assert_eq!(done.load(Ordering::Relaxed), 3);
-        assert_eq!(state.metrics.task_restarts("probes").get(), 1);
+        assert_eq!(state.routing.metrics.task_restarts("probes").get(), 1);
         let event = events.recv().await.unwrap();
         assert_eq!((event.kind, event.subject.as_str()), (EventKind::Task, "probes"));
         let told = json!({ "failed": "panic: thirteen came", "worker": "w", "again_in_ms": 100 });
@@ -177,6 +177,6 @@ mod tests {
         };
         let state = state();
         until_done(Arc::clone(&state), Task::only("bus_join"), start).await;
-        assert_eq!(state.metrics.task_restarts("bus_join").get(), 1);
+        assert_eq!(state.routing.metrics.task_restarts("bus_join").get(), 1);
     }
 }

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::queues::exposition::rank_of;
 use fleet::Worker;
 use fleet::facts::{Fact, FactChange, FactSource};
+use state::Routing;
 use state::State;
 use state::control;
 
@@ -40,7 +41,7 @@ pub(super) async fn learn(
         let page = std::str::from_utf8(&page).unwrap_or_default();
         said = in_metrics(page, rank);
         if let Some(size) = block_size(page) {
-            note_block_size(state, worker, size);
+            note_block_size(&state.routing, worker, size);
         }
     }
     if said.is_none() {
@@ -50,14 +51,14 @@ pub(super) async fn learn(
             .and_then(|info| in_json(&info, rank));
     }
     if let Some(told) = said {
-        take(state, worker, told, source);
+        take(&state.routing, worker, told, source);
     }
     Ok(())
 }
 
 /// Fetches a document; `None` if the worker has none.
 async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Bytes>, String> {
-    match control::call(state, worker, Method::GET, path, None).await {
+    match control::call(&state.transport, worker, Method::GET, path, None).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.is_absence() => Ok(None),
         Err(error) => Err(format!("{path}: {error}")),
@@ -65,9 +66,9 @@ async fn fetch(state: &State, worker: &Worker, path: &str) -> Result<Option<Byte
 }
 
 /// Records the block size that an engine reports. A mirror counts in blocks of the configured size.
-fn note_block_size(state: &State, worker: &Worker, size: u32) {
+fn note_block_size(routing: &Routing, worker: &Worker, size: u32) {
     let change = worker.facts.learn(
-        state.clock.now(),
+        routing.clock.now(),
         Fact::BlockSize,
         FactSource::Metrics,
         size.to_string(),
@@ -82,7 +83,7 @@ fn note_block_size(state: &State, worker: &Worker, size: u32) {
     }
 }
 
-fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
+fn take(routing: &Routing, worker: &Worker, told: Tokens, source: FactSource) {
     let least = Tokens(u64::from(worker.spec.block_size) * 2);
     if told < least {
         warn!(
@@ -93,10 +94,13 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
         return;
     }
     let capacity = told.min(MOST);
-    worker
-        .facts
-        .learn(state.clock.now(), Fact::Capacity, source, capacity.0.to_string());
-    if state
+    worker.facts.learn(
+        routing.clock.now(),
+        Fact::Capacity,
+        source,
+        capacity.0.to_string(),
+    );
+    if routing
         .knowledge
         .set_reported_capacity(worker.id, capacity, worker.spec.block_size)
     {
@@ -105,7 +109,7 @@ fn take(state: &State, worker: &Worker, told: Tokens, source: FactSource) {
             capacity = capacity.0,
             "cache capacity reported"
         );
-        state.feedback.tail.lock().set_capacity(worker.id, capacity);
+        routing.feedback.tail.lock().set_capacity(worker.id, capacity);
     }
 }
 

@@ -18,6 +18,8 @@ use tracing::{debug, info, warn};
 use fleet::facts::{Fact, FactChange, FactSource, Listed, Query};
 use fleet::{Worker, clock};
 use proxy::Proxy;
+use state::Routing;
+use state::State;
 use state::control;
 
 /// Longest pause between two queries of a list that cannot be read, in intervals of the probes.
@@ -34,15 +36,15 @@ pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let facts = &worker.facts;
     if facts.next().is_some() {
         // The task was restarted, perhaps in the middle of a query.
-        facts.begin(proxy.state.clock.now());
+        facts.begin(proxy.state.routing.clock.now());
     }
     loop {
-        wait(&proxy, &worker).await;
-        if facts.is_due(Query::Models, proxy.state.clock.now()) {
+        wait(&proxy.state, &worker).await;
+        if facts.is_due(Query::Models, proxy.state.routing.clock.now()) {
             facts.asked(Query::Models);
-            ask_models(&proxy, &worker).await;
+            ask_models(&proxy.state, &worker).await;
         }
-        if facts.is_due(Query::Settings, proxy.state.clock.now()) {
+        if facts.is_due(Query::Settings, proxy.state.routing.clock.now()) {
             facts.asked(Query::Settings);
             settings::ask(&proxy, &worker).await;
         }
@@ -50,10 +52,10 @@ pub(super) async fn keep(proxy: Arc<Proxy>, worker: Arc<Worker>) {
 }
 
 /// Waits until a query is due. A list that was read while the router was idle is read again when the idleness ends.
-async fn wait(proxy: &Proxy, worker: &Worker) {
-    let (facts, idle) = (&worker.facts, &proxy.state.idle);
+async fn wait(state: &State, worker: &Worker) {
+    let (facts, idle) = (&worker.facts, &state.operations.idle);
     loop {
-        let now = proxy.state.clock.now();
+        let now = state.routing.clock.now();
         let left = match facts.next() {
             Some(next) if next <= now => return,
             Some(next) => clock::duration(next - now).min(LOOK),
@@ -63,23 +65,23 @@ async fn wait(proxy: &Proxy, worker: &Worker) {
             () = tokio::time::sleep(left) => {}
             () = facts.changed() => {}
             () = idle.ends(), if idle.is_idle() && facts.next().is_some() => {
-                facts.doubt(proxy.state.clock.now());
+                facts.doubt(state.routing.clock.now());
             }
         }
     }
 }
 
 /// Makes every query due, and waits until each was tried.
-pub(super) async fn introduce(proxy: &Proxy, worker: &Worker) {
+pub(super) async fn introduce(routing: &Routing, worker: &Worker) {
     // The settings are asked for after the list.
     let number = worker.facts.next_number(Query::Settings);
-    worker.facts.begin(proxy.state.clock.now());
+    worker.facts.begin(routing.clock.now());
     worker.facts.wait_for_answer(Query::Settings, number).await;
 }
 
-async fn ask_models(proxy: &Proxy, worker: &Worker) {
-    let probe = Millis(proxy.state.config.health.interval.as_secs_f64() * 1e3);
-    let answer = control::call(&proxy.state, worker, Method::GET, "/v1/models", None).await;
+async fn ask_models(state: &State, worker: &Worker) {
+    let probe = Millis(state.config.health.interval.as_secs_f64() * 1e3);
+    let answer = control::call(&state.transport, worker, Method::GET, "/v1/models", None).await;
     let listed = answer
         .map_err(|error| error.to_string())
         .and_then(|answer| Listed::read(&answer).ok_or_else(|| "not a list of models".to_owned()));
@@ -88,13 +90,13 @@ async fn ask_models(proxy: &Proxy, worker: &Worker) {
         .known(Fact::Sleep)
         .is_some_and(|known| known.source == FactSource::Probed);
     if asks_sleep {
-        ask_sleep(proxy, worker).await;
+        ask_sleep(state, worker).await;
     }
-    let now = proxy.state.clock.now();
+    let now = state.routing.clock.now();
     match listed {
         Ok(listed) => {
-            take_models(proxy, worker, now, listed).await;
-            let interval = if proxy.state.idle.is_idle() {
+            take_models(state, worker, now, listed).await;
+            let interval = if state.operations.idle.is_idle() {
                 probe.0 * IDLE
             } else {
                 probe.0
@@ -121,7 +123,7 @@ async fn ask_models(proxy: &Proxy, worker: &Worker) {
 }
 
 /// Applies a list of models. A change is logged by name.
-async fn take_models(proxy: &Proxy, worker: &Worker, now: Millis, listed: Listed) {
+async fn take_models(state: &State, worker: &Worker, now: Millis, listed: Listed) {
     let names = listed.names().to_vec();
     let change = worker.facts.learn_models(now, listed);
     let is_new = match &change {
@@ -141,8 +143,8 @@ async fn take_models(proxy: &Proxy, worker: &Worker, now: Millis, listed: Listed
         }
     };
     if is_new {
-        proxy.state.metrics.listed(&names);
-        super::template::learn(&proxy.state, worker, &names).await;
+        state.routing.metrics.listed(&names);
+        super::template::learn(state, worker, &names).await;
     }
 }
 
@@ -156,19 +158,23 @@ fn shown(names: &[String]) -> String {
 
 /// Queries whether the engine sleeps, where it has an endpoint for that: vLLM in development mode. Other engines report
 /// it in their metrics, or not at all.
-async fn ask_sleep(proxy: &Proxy, worker: &Worker) {
-    let Ok(answer) = control::call(&proxy.state, worker, Method::GET, "/is_sleeping", None).await else {
+async fn ask_sleep(state: &State, worker: &Worker) {
+    let Ok(answer) = control::call(&state.transport, worker, Method::GET, "/is_sleeping", None).await else {
         return;
     };
     let said: Value = serde_json::from_slice(&answer).unwrap_or_default();
     if let Some(asleep) = said["is_sleeping"].as_bool() {
-        note_sleep(&proxy.state, worker, asleep, FactSource::Probed);
+        note_sleep(state, worker, asleep, FactSource::Probed);
     }
 }
 
 /// Records whether a worker's engine sleeps. An engine that falls asleep drops its cache.
 pub(super) fn note_sleep(state: &state::State, worker: &Worker, asleep: bool, source: FactSource) {
-    if worker.facts.learn_sleep(state.clock.now(), asleep, source) != FactChange::Changed {
+    if worker
+        .facts
+        .learn_sleep(state.routing.clock.now(), asleep, source)
+        != FactChange::Changed
+    {
         return;
     }
     if asleep {
@@ -176,9 +182,9 @@ pub(super) fn note_sleep(state: &state::State, worker: &Worker, asleep: bool, so
             worker = worker.name(),
             "the engine sleeps: it gets no requests while another worker can serve them"
         );
-        state.knowledge.cleared(worker.id);
+        state.routing.knowledge.cleared(worker.id);
     } else {
         info!(worker = worker.name(), "the engine is awake");
     }
-    state.worker_changed(worker);
+    state.operations.worker_changed(worker);
 }

@@ -10,12 +10,13 @@ use super::facts::introduce;
 use fleet::Worker;
 use fleet::health::Probe;
 use proxy::Proxy;
+use state::Routing;
 use state::control::{self, CallError};
 
 /// Records a failed probe. A worker that is not in use gets one warning, at the first; one in use, when it is taken
 /// out.
-fn failed(proxy: &Proxy, worker: &Worker, error: &CallError) {
-    let is_first = worker.probe_failed(proxy.state.clock.now(), error.to_string());
+fn failed(routing: &Routing, worker: &Worker, error: &CallError) {
+    let is_first = worker.probe_failed(routing.clock.now(), error.to_string());
     if is_first && !worker.is_well() {
         warn!(worker = worker.name(), url = %worker.spec.url, %error, "worker does not answer its probe");
     } else {
@@ -31,9 +32,9 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
     let mut bytes_seen = 0;
     loop {
         ticks.tick().await;
-        let outcome = control::probe(&proxy.state, &worker, &settings.path).await;
+        let outcome = control::probe(&proxy.state.transport, &worker, &settings.path).await;
         // Notices progress.
-        let _ = proxy.state.is_silent(&worker);
+        let _ = proxy.state.routing.is_silent(&worker);
         let sending = std::mem::replace(&mut bytes_seen, worker.bytes_seen()) != worker.bytes_seen();
         let probe = match outcome {
             Ok(_) => {
@@ -48,8 +49,9 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
                 Probe::Busy
             }
             Err(error) => {
-                failed(&proxy, &worker, &error);
-                let is_busy = worker.with_load(|load| load.in_flight > 0) && !proxy.state.is_silent(&worker);
+                failed(&proxy.state.routing, &worker, &error);
+                let is_busy =
+                    worker.with_load(|load| load.in_flight > 0) && !proxy.state.routing.is_silent(&worker);
                 if error.is_timeout() && is_busy {
                     Probe::Late
                 } else {
@@ -58,7 +60,7 @@ pub async fn watch(proxy: Arc<Proxy>, worker: Arc<Worker>) {
             }
         };
         if probe == Probe::Well && !worker.is_well() {
-            introduce(&proxy, &worker).await;
+            introduce(&proxy.state.routing, &worker).await;
         }
         proxy.state.note_health(&worker, probe);
         if let Some(origin) = &worker.origin {

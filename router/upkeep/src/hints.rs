@@ -47,6 +47,7 @@ async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
     for hint in batch {
         proxy
             .state
+            .routing
             .metrics
             .hint(worker.name(), hint.kind.as_str(), outcome.is_ok());
     }
@@ -72,6 +73,7 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
     }
     proxy
         .state
+        .routing
         .metrics
         .hint(worker.name(), "objective", outcome.is_ok());
 }
@@ -87,5 +89,5 @@ async fn send_message(
         bus.hinted(worker, epoch);
     }
     let Message { method, path, body } = message;
-    control::call(&proxy.state, worker, method, path, Some(&body)).await
+    control::call(&proxy.state.transport, worker, method, path, Some(&body)).await
 }

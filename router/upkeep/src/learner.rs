@@ -15,6 +15,7 @@ use fleet::hints::HintKind;
 use fleet::overrides::AdminState;
 use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, PrefillSample};
 use proxy::Proxy;
+use state::Routing;
 use state::State;
 
 /// Interval of the sweep over silent conversations, workers' costs and objectives.
@@ -34,11 +35,11 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
             // A sweep is rare, and later observations should not be applied before it.
             biased;
             _ = sweeps.tick() => {
-                sweep(&proxy);
+                sweep(&proxy.state);
                 proxy.capture_fleet(false);
                 let state = &proxy.state;
-                state.idle.check(state.clock.now(), proxy.in_flight());
-                (swept, is_slow) = (Instant::now(), state.idle.is_idle());
+                state.operations.idle.check(state.routing.clock.now(), proxy.in_flight());
+                (swept, is_slow) = (Instant::now(), state.operations.idle.is_idle());
                 if is_slow {
                     sweeps.reset_after(IDLE_SWEEP);
                 }
@@ -51,16 +52,16 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
                 if count == 0 {
                     return;
                 }
-                proxy.state.idle.requested(proxy.state.clock.now());
+                proxy.state.operations.idle.requested(proxy.state.routing.clock.now());
                 for taught in batch.drain(..) {
                     match taught {
                         LearnerEvent::Turn(observation) => apply(&proxy, &observation),
-                        LearnerEvent::Late(late) => learn_late(&proxy.state, &late),
+                        LearnerEvent::Late(late) => learn_late(&proxy.state.routing, &late),
                         LearnerEvent::Sent(worker) => make_room(&proxy, worker),
-                        LearnerEvent::Begun(begun) => room::begun(&proxy, &begun),
+                        LearnerEvent::Begun(begun) => room::begun(&proxy.state.routing, &begun),
                     }
                 }
-                proxy.state.publish_costs();
+                proxy.state.routing.publish_costs();
                 tokio::task::yield_now().await;
             }
         }
@@ -70,8 +71,8 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
 /// Waits until an idle router has a request or an event, such as a worker that becomes ready or a changed objective.
 async fn sweep_is_wanted(state: &State) {
     tokio::select! {
-        () = state.idle.ends() => {}
-        () = state.operator.events.happened() => {}
+        () = state.operations.idle.ends() => {}
+        () = state.operations.operator.events.happened() => {}
     }
 }
 
@@ -81,26 +82,32 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
 }
 
 fn apply(proxy: &Proxy, observation: &Observation) {
-    let workers = proxy.state.fleet.workers();
+    let workers = proxy.state.routing.fleet.workers();
     let Some(worker) = present(&workers, observation.worker) else {
         return;
     };
-    learn_cost(proxy, worker, observation);
+    learn_cost(&proxy.state.routing, worker, observation);
     let Some((key, _)) = &observation.conversation else {
         return;
     };
-    let (keys, shared_tokens) = shared(proxy, observation);
-    let turns = proxy.state.feedback.conversations.lock().turned(&CompletedTurn {
-        key: *key,
-        class: observation.class,
-        finish: observation.finish,
-        arrived: observation.arrived,
-        ended: observation.ended,
-        prompt: observation.prompt,
-        response: observation.response,
-        last: observation.last,
-    });
-    room::learn(proxy, worker, observation, *key, turns);
+    let (keys, shared_tokens) = shared(&proxy.state.routing, observation);
+    let turns = proxy
+        .state
+        .routing
+        .feedback
+        .conversations
+        .lock()
+        .turned(&CompletedTurn {
+            key: *key,
+            class: observation.class,
+            finish: observation.finish,
+            arrived: observation.arrived,
+            ended: observation.ended,
+            prompt: observation.prompt,
+            response: observation.response,
+            last: observation.last,
+        });
+    room::learn(&proxy.state.routing, worker, observation, *key, turns);
     let hints = &proxy.state.config.hints;
     if !hints.enabled {
         return;
@@ -108,48 +115,48 @@ fn apply(proxy: &Proxy, observation: &Observation) {
     if hints.out_of_band {
         if observation.last {
             give_up(
-                proxy,
+                &proxy.state.routing,
                 worker,
                 observation,
                 keys,
                 HintKind::Ended { keep: shared_tokens },
             );
         }
-        protect(proxy, worker, observation, keys, shared_tokens);
+        protect(&proxy.state.routing, worker, observation, keys, shared_tokens);
     }
     let stored = observation.prompt.saturating_sub(observation.cached) + observation.response;
-    room::price(proxy, worker, stored);
+    room::price(&proxy.state.routing, worker, stored);
     room::make(proxy, worker);
 }
 
 fn make_room(proxy: &Proxy, worker: WorkerId) {
-    if let Some(worker) = present(&proxy.state.fleet.workers(), worker) {
+    if let Some(worker) = present(&proxy.state.routing.fleet.workers(), worker) {
         room::make(proxy, worker);
     }
 }
 
-fn learn_cost(proxy: &Proxy, worker: &Worker, observation: &Observation) {
+fn learn_cost(routing: &Routing, worker: &Worker, observation: &Observation) {
     let told = match observation.prefill {
         None => "none",
         Some(_) if !observation.cached_is_told => "predicted",
         Some(sample) => sample.source(),
     };
-    proxy.state.metrics.cost_sample(worker.name(), told);
-    if !proxy.state.config.learning.costs {
+    routing.metrics.cost_sample(worker.name(), told);
+    if !routing.config.learning.costs {
         return;
     }
     let size = PrefillSize::of(
         observation.prompt.saturating_sub(observation.cached),
         observation.cached,
     );
-    proxy.state.feedback.counters.lock().answered(
+    routing.feedback.counters.lock().answered(
         observation.ended,
         worker.id,
         size,
         observation.cached_is_told,
         observation.prefill.is_some(),
     );
-    let mut costs = proxy.state.feedback.costs.lock();
+    let mut costs = routing.feedback.costs.lock();
     // First, because the prefill ends the time without a response.
     if let Some(beside) = observation.beside {
         costs.beside(worker.id, beside);
@@ -159,29 +166,33 @@ fn learn_cost(proxy: &Proxy, worker: &Worker, observation: &Observation) {
     }
 }
 
-pub(super) fn learn_counted(state: &State, worker: &Worker, counted: Counted) {
-    if !state.config.learning.costs {
+pub(super) fn learn_counted(routing: &Routing, worker: &Worker, counted: Counted) {
+    if !routing.config.learning.costs {
         return;
     }
-    let now = state.clock.now();
-    let learned = state.feedback.counters.lock().counted(now, worker.id, counted);
+    let now = routing.clock.now();
+    let learned = routing.feedback.counters.lock().counted(now, worker.id, counted);
     let Some((size, took)) = learned else { return };
     let sample = PrefillSample::Counters(took);
-    state.metrics.cost_sample(worker.name(), sample.source());
-    state.feedback.costs.lock().observe(now, worker.id, size, sample);
-    state.publish_costs();
+    routing.metrics.cost_sample(worker.name(), sample.source());
+    routing
+        .feedback
+        .costs
+        .lock()
+        .observe(now, worker.id, size, sample);
+    routing.publish_costs();
 }
 
 /// Learns from a late first token, before the response ends.
-fn learn_late(state: &State, late: &Late) {
-    let workers = state.fleet.workers();
+fn learn_late(routing: &Routing, late: &Late) {
+    let workers = routing.fleet.workers();
     let Some(worker) = present(&workers, late.worker) else {
         return;
     };
-    state.metrics.cost_sample(worker.name(), "late");
-    if state.config.learning.costs {
+    routing.metrics.cost_sample(worker.name(), "late");
+    if routing.config.learning.costs {
         let size = PrefillSize::of(late.uncached, late.cached);
-        state
+        routing
             .feedback
             .costs
             .lock()
@@ -190,15 +201,15 @@ fn learn_late(state: &State, late: &Late) {
 }
 
 /// Sets a new worker's cost to the median of the others.
-pub(super) fn introduce(state: &State, worker: WorkerId) {
-    state.feedback.costs.lock().introduce(worker);
-    state.publish_costs();
+pub(super) fn introduce(routing: &Routing, worker: WorkerId) {
+    routing.feedback.costs.lock().introduce(worker);
+    routing.publish_costs();
 }
 
 /// Returns the leading keys of a prompt that many conversations share, and their tokens.
-fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
+fn shared(routing: &Routing, observation: &Observation) -> (usize, Tokens) {
     let keys = observation.chain.hashes();
-    let mut shared = proxy.state.feedback.shared.lock();
+    let mut shared = routing.feedback.shared.lock();
     if observation.class.stage == policy::estimate::Stage::First {
         shared.begins(keys);
     }
@@ -211,7 +222,7 @@ fn shared(proxy: &Proxy, observation: &Observation) -> (usize, Tokens) {
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix as evicted first, by a hint and in the mirror.
-fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: usize, kind: HintKind) {
+fn give_up(routing: &Routing, worker: &Worker, observation: &Observation, shared: usize, kind: HintKind) {
     let Some((_, name)) = &observation.conversation else {
         return;
     };
@@ -220,14 +231,13 @@ fn give_up(proxy: &Proxy, worker: &Worker, observation: &Observation, shared: us
     }
     worker.hints.push(Arc::clone(name), kind);
     let own = observation.chain.hashes().get(shared..).unwrap_or_default();
-    proxy
-        .state
+    routing
         .knowledge
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
 /// Removes evict-first marks from a shared prefix, which outlives any one of its conversations.
-fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usize, tokens: Tokens) {
+fn protect(routing: &Routing, worker: &Worker, observation: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
         &observation.conversation,
         keys.checked_sub(1)
@@ -238,9 +248,8 @@ fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usiz
     if tokens.0 < u64::from(worker.spec.block_size) || !worker.hears_hints() {
         return;
     }
-    let again_after = Millis(proxy.state.config.hints.ttl.0 / 2.0);
-    let due = proxy
-        .state
+    let again_after = Millis(routing.config.hints.ttl.0 / 2.0);
+    let due = routing
         .feedback
         .shared
         .lock()
@@ -249,34 +258,36 @@ fn protect(proxy: &Proxy, worker: &Worker, observation: &Observation, keys: usiz
         worker
             .hints
             .push(Arc::clone(name), HintKind::Protect { keep: tokens });
-        proxy.state.knowledge.update(worker.id, |residency| {
+        routing.knowledge.update(worker.id, |residency| {
             residency.protected(worker.id, &observation.chain.hashes()[..keys]);
         });
     }
 }
 
-fn sweep(proxy: &Proxy) {
-    let now = proxy.state.clock.now();
-    let workers = proxy.state.fleet.workers();
-    proxy.state.feedback.conversations.lock().sweep(now);
-    let told_beforehand = workers.iter().filter(|worker| !proxy.state.makes_room_on(worker));
-    proxy
-        .state
+fn sweep(state: &State) {
+    let now = state.routing.clock.now();
+    let workers = state.routing.fleet.workers();
+    state.routing.feedback.conversations.lock().sweep(now);
+    let told_beforehand = workers
+        .iter()
+        .filter(|worker| !state.routing.makes_room_on(worker));
+    state
+        .routing
         .feedback
         .publish_free_tails(told_beforehand.map(|worker| worker.id));
-    if proxy.state.config.learning.costs {
-        let has_doubt = proxy.state.feedback.costs.lock().elapse(now);
+    if state.config.learning.costs {
+        let has_doubt = state.routing.feedback.costs.lock().elapse(now);
         if has_doubt {
-            proxy.state.publish_costs();
+            state.routing.publish_costs();
         }
-        slow::watch(&proxy.state, &workers);
+        slow::watch(state, &workers);
     }
-    if proxy.state.config.hints.enabled {
+    if state.config.hints.enabled {
         for worker in workers
             .iter()
             .filter(|worker| worker.is_well() && worker.takes_objective())
         {
-            worker.hints.objective(proxy.state.objective_for(worker));
+            worker.hints.objective(state.routing.objective_for(worker));
         }
     }
 }

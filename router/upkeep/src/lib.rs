@@ -42,7 +42,7 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<SavedS
         let keep = move || state::snapshot::keep(Arc::clone(&of), settings.clone(), kept.take());
         tasks.spawn("snapshot", keep);
     }
-    tasks.spawn_with(proxy, "gate", proxy::admission::gate::keep_moving);
+    tasks.spawn_with(&proxy.admission, "gate", proxy::admission::gate::keep_moving);
     let (of, with) = (Arc::clone(state), bus.cloned());
     let revert = move || reverts::policy(Arc::clone(&of), with.clone());
     tasks.spawn("policy_reverts", revert);
@@ -52,7 +52,7 @@ pub fn spawn(proxy: &Arc<Proxy>, bus: Option<&Arc<Bus>>, mut kept: Option<SavedS
         let traces = Arc::clone(traces);
         tasks.spawn("traces", move || Arc::clone(&traces).export());
     }
-    if let Some(events) = state.feedback.take_receiver() {
+    if let Some(events) = state.routing.feedback.take_receiver() {
         // Shared, since the task may be restarted.
         let (of, events) = (Arc::clone(proxy), Arc::new(Mutex::new(events)));
         let learn = move || learner::learn(Arc::clone(&of), Arc::clone(&events));

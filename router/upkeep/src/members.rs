@@ -21,7 +21,7 @@ pub(super) fn spawn(tasks: &mut Tasks) {
     if !settings.is_on() {
         return;
     }
-    for source in discovery::tasks(settings, &state.discovery) {
+    for source in discovery::tasks(settings, &state.operations.discovery) {
         tasks.spawn(source.name(), move || source.clone().run());
     }
     tasks.spawn_with(&state, "discovery_members", keep);
@@ -31,13 +31,13 @@ pub(super) fn spawn(tasks: &mut Tasks) {
 async fn keep(state: Arc<State>) {
     loop {
         // Reports that arrive meanwhile are handled in the next round.
-        let all_answered = state.discovery.all_answered();
+        let all_answered = state.operations.discovery.all_answered();
         let waits = agree(&state);
         if all_answered {
-            state.discovery.agreed();
+            state.operations.discovery.agreed();
         }
         tokio::select! {
-            () = state.discovery.changed() => {}
+            () = state.operations.discovery.changed() => {}
             () = tokio::time::sleep(LOOK), if waits => {}
         }
     }
@@ -54,8 +54,8 @@ struct DesiredWorkers<'a> {
 
 /// Applies the sources to the fleet. Returns whether a worker waits to join until another one has left.
 fn agree(state: &State) -> bool {
-    let all = state.discovery.all();
-    let present = state.fleet.present();
+    let all = state.operations.discovery.all();
+    let present = state.routing.fleet.present();
     let mut wanted = DesiredWorkers {
         workers: BTreeMap::new(),
         refused: all
@@ -79,7 +79,7 @@ fn agree(state: &State) -> bool {
     }
     let waits = join(state, &present, &mut wanted);
     for (source, refused) in wanted.refused {
-        state.discovery.not_taken(source, refused);
+        state.operations.discovery.not_taken(source, refused);
     }
     waits
 }
@@ -100,7 +100,7 @@ fn adjust(state: &State, worker: &Worker, wanted: Option<(DiscoverySource, &Disc
                     source = source.as_str(),
                     "discovery changed the worker's readiness"
                 );
-                state.worker_changed(worker);
+                state.operations.worker_changed(worker);
             }
         }
         // The source removed the worker or changed its settings.
@@ -146,7 +146,7 @@ fn join(state: &State, present: &[Arc<Worker>], wanted: &mut DesiredWorkers<'_>)
         } else if found >= most {
             let why = format!("the limit of {most} workers is reached (discovery.max_workers)");
             refused.push((*source, *name, why));
-        } else if !state.fleet.has_slot(state.clock.now(), slots) {
+        } else if !state.routing.fleet.has_slot(state.routing.clock.now(), slots) {
             waits = true;
         } else {
             match state.join_named(named.spec.clone(), of(*source), named.ready) {

@@ -18,7 +18,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
     let mut reminded = Instant::now();
     loop {
         ticks.tick().await;
-        proxy.state.flush_failures();
+        proxy.state.routing.flush_failures();
         let change = proxy.state.look_for_overload();
         match change {
             Some(Change::Ended(lasted)) => {
@@ -38,7 +38,7 @@ pub(super) async fn watch(proxy: Arc<Proxy>) {
         }
         if proxy.state.overload().is_none() {
             // Only requests bring about overload or fail.
-            proxy.state.idle.ends().await;
+            proxy.state.operations.idle.ends().await;
         }
     }
 }

@@ -84,17 +84,17 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
     loop {
         let tick = tokio::select! {
             tick = ticks.tick() => tick,
-            () = state.idle.ends(), if waits => {
+            () = state.operations.idle.ends(), if waits => {
                 ticks.reset();
                 Instant::now()
             }
         };
         waits = false;
         if !worker.is_well() {
-            state.feedback.counters.lock().forget(worker.id);
+            state.routing.feedback.counters.lock().forget(worker.id);
             continue;
         }
-        let asked = state.clock.now();
+        let asked = state.routing.clock.now();
         let (in_flight, others) = worker.with_load(|load| (load.in_flight, load.others));
         let page = EngineReading::fetch(&state, &worker).await;
         if let Some(page) = &page {
@@ -111,7 +111,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
             info!(worker = worker.name(), "using the worker's queue figures");
         }
         if let Some(prefills) = counts.prefills {
-            learner::learn_counted(&state, &worker, prefills);
+            learner::learn_counted(&state.routing, &worker, prefills);
         }
         if let Some((figure, value)) = counts.absurd {
             if !std::mem::replace(&mut was_absurd, true) {
@@ -131,7 +131,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
             in_flight: in_flight.saturating_add(others),
             ..counts.figure(&worker.cost())
         };
-        let found = worker.reconcile(state.clock.now(), figure);
+        let found = worker.reconcile(state.routing.clock.now(), figure);
         if found.lost > 0 {
             debug!(
                 worker = worker.name(),
@@ -141,7 +141,7 @@ pub async fn watch(state: Arc<State>, worker: Arc<Worker>) {
         }
         let there = counts.waiting.saturating_add(counts.running);
         drift.note(&state, &worker, in_flight, there);
-        if state.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
+        if state.operations.idle.is_idle() && in_flight == 0 && others == 0 && there == 0 {
             ticks.reset_at(tick + interval * IDLE);
             waits = true;
         }
@@ -159,7 +159,7 @@ struct Drift {
 impl Drift {
     fn note(&mut self, state: &State, worker: &Worker, in_flight: u32, there: u32) {
         if self.looked(in_flight, there) {
-            state.metrics.in_flight_drift(worker.name());
+            state.routing.metrics.in_flight_drift(worker.name());
         }
         if self.in_a_row == DRIFTS {
             warn!(
@@ -190,14 +190,14 @@ struct EngineReading {
 
 impl EngineReading {
     async fn fetch(state: &State, worker: &Worker) -> Option<Self> {
-        let page = control::call(state, worker, Method::GET, "/metrics", None)
+        let page = control::call(&state.transport, worker, Method::GET, "/metrics", None)
             .await
             .ok()?;
         let rank = worker.spec.rank;
         let mut page = beside(page, move |page| Self::read(page, rank)).await?;
         if let Some(mut counts) = page.counts
             && page.is_sglang
-            && let Ok(loads) = control::call(state, worker, Method::GET, "/v1/loads", None).await
+            && let Ok(loads) = control::call(&state.transport, worker, Method::GET, "/v1/loads", None).await
         {
             page.counts = beside(loads, move |loads| {
                 counts.take_loads(loads, rank);
@@ -226,7 +226,7 @@ impl EngineReading {
     /// Records the facts of the page.
     fn note(&self, state: &State, worker: &Worker) {
         if let Some(started) = self.started
-            && worker.facts.learn_start(state.clock.now(), started)
+            && worker.facts.learn_start(state.routing.clock.now(), started)
         {
             state.note_restart(worker);
         }

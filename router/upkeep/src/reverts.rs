@@ -16,8 +16,8 @@ const SUCCESSOR: Duration = Duration::from_secs(1);
 
 pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
     loop {
-        state.policy.revert_due(state.clock).await;
-        if state.is_handed_over() {
+        state.routing.policy.revert_due(state.routing.clock).await;
+        if state.operations.is_handed_over() {
             tokio::time::sleep(SUCCESSOR).await;
             continue;
         }
@@ -29,21 +29,21 @@ pub(super) async fn policy(state: Arc<State>, bus: Option<Arc<Bus>>) {
             continue;
         };
         let happened = AuditRecord::by_router("policy.revert", &before, &after);
-        state.operator.audit.record(happened).await;
+        state.operations.operator.audit.record(happened).await;
     }
 }
 
 pub(super) async fn alphas(state: Arc<State>) {
     loop {
-        let workers = state.fleet.present();
+        let workers = state.routing.fleet.present();
         let pins = workers.iter().filter_map(|worker| worker.pinned_alpha()?.until);
         let due = pins.reduce(Millis::min);
-        let wait = due.map(|due| clock::duration(due - state.clock.now()));
+        let wait = due.map(|due| clock::duration(due - state.routing.clock.now()));
         tokio::select! {
-            () = state.operator.alphas_set.notified() => {}
+            () = state.operations.operator.alphas_set.notified() => {}
             () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
         }
-        if state.is_handed_over() {
+        if state.operations.is_handed_over() {
             tokio::time::sleep(SUCCESSOR).await;
             continue;
         }
@@ -54,7 +54,7 @@ pub(super) async fn alphas(state: Arc<State>) {
 }
 
 async fn revert(state: &State, worker: &Worker) {
-    let Some(before) = worker.unpin_due(state.clock.now()) else {
+    let Some(before) = worker.unpin_due(state.routing.clock.now()) else {
         return;
     };
     let happened = AuditRecord {
@@ -67,5 +67,5 @@ async fn revert(state: &State, worker: &Worker) {
             Some(worker.cost().alpha_ms_per_token.into()),
         )),
     };
-    state.operator.audit.record(happened).await;
+    state.operations.operator.audit.record(happened).await;
 }

@@ -12,14 +12,14 @@ use fleet::Worker;
 use fleet::hints::HintKind;
 use learning::feedback::{self, CopyKeys, Observation, Turns};
 use proxy::Proxy;
+use state::Routing;
 
 /// Largest number of copies trimmed in a row.
 const MOST: usize = 64;
 
 /// Records the start of a stream: its conversation is active, so there is nothing to trim.
-pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
-    proxy
-        .state
+pub(super) fn begun(routing: &Routing, begun: &feedback::Begun) {
+    routing
         .feedback
         .tail
         .lock()
@@ -27,15 +27,14 @@ pub(super) fn begun(proxy: &Proxy, begun: &feedback::Begun) {
 }
 
 /// Learns from a completed turn, and adds its conversation to the silent ones.
-pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
+pub(super) fn learn(routing: &Routing, worker: &Worker, lesson: &Observation, key: u64, turns: Turns) {
     let Some((_, name)) = &lesson.conversation else {
         return;
     };
-    let capacity = proxy
-        .state
+    let capacity = routing
         .knowledge
         .update(worker.id, |residency| residency.capacity_of(worker.id));
-    let mut tail = proxy.state.feedback.tail.lock();
+    let mut tail = routing.feedback.tail.lock();
     tail.set_capacity(worker.id, capacity);
     tail.arrived(lesson.arrived, key, worker.id, lesson.left);
     tail.begun(
@@ -52,7 +51,7 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
             cost: lesson.cost,
         },
     );
-    proxy.state.feedback.publish_next_turns(tail.next_turns());
+    routing.feedback.publish_next_turns(tail.next_turns());
     if lesson.last {
         return;
     }
@@ -75,16 +74,16 @@ pub(super) fn learn(proxy: &Proxy, worker: &Worker, lesson: &Observation, key: u
 
 /// Trims the ends of least value on a worker with too little room for the next prompts.
 pub(super) fn make(proxy: &Proxy, worker: &Worker) {
-    if !proxy.state.makes_room_on(worker) {
+    if !proxy.state.routing.makes_room_on(worker) {
         return;
     }
-    let Some(wanted) = wanted(proxy, worker) else {
+    let Some(wanted) = wanted(&proxy.state.routing, worker) else {
         return;
     };
-    let now = proxy.state.clock.now();
-    let enough = room(proxy, worker) + wanted;
+    let now = proxy.state.routing.clock.now();
+    let enough = room(&proxy.state.routing, worker) + wanted;
     for _ in 0..MOST {
-        let need = enough.saturating_sub(room(proxy, worker));
+        let need = enough.saturating_sub(room(&proxy.state.routing, worker));
         if need == Tokens::ZERO || !give_up(proxy, worker, now, need) {
             return;
         }
@@ -93,40 +92,45 @@ pub(super) fn make(proxy: &Proxy, worker: &Worker) {
 
 /// Sets the price of room on a worker that takes hints in requests only: the value of the contents that it evicted to
 /// store `stored` tokens.
-pub(super) fn price(proxy: &Proxy, worker: &Worker, stored: Tokens) {
-    if !proxy.state.makes_room_on(worker) && wanted(proxy, worker).is_some() {
-        proxy
-            .state
+pub(super) fn price(routing: &Routing, worker: &Worker, stored: Tokens) {
+    if !routing.makes_room_on(worker) && wanted(routing, worker).is_some() {
+        routing
             .feedback
             .tail
             .lock()
-            .displaced(proxy.state.clock.now(), worker.id, stored);
+            .displaced(routing.clock.now(), worker.id, stored);
     }
 }
 
-fn room(proxy: &Proxy, worker: &Worker) -> Tokens {
-    proxy
-        .state
+fn room(routing: &Routing, worker: &Worker) -> Tokens {
+    routing
         .knowledge
         .update(worker.id, |residency| residency.room_on(worker.id))
 }
 
-fn wanted(proxy: &Proxy, worker: &Worker) -> Option<Tokens> {
-    let room = room(proxy, worker);
-    proxy.state.feedback.tail.lock().wanted(worker.id, room)
+fn wanted(routing: &Routing, worker: &Worker) -> Option<Tokens> {
+    let room = room(routing, worker);
+    routing.feedback.tail.lock().wanted(worker.id, room)
 }
 
 /// Trims one end. Returns whether there was one.
 fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
-    let Some(trim) = proxy.state.feedback.tail.lock().next(now, worker.id, need) else {
+    let Some(trim) = proxy
+        .state
+        .routing
+        .feedback
+        .tail
+        .lock()
+        .next(now, worker.id, need)
+    else {
         return false;
     };
     let keys = trim.what.keys();
-    let marked = proxy.state.knowledge.update(worker.id, |residency| {
+    let marked = proxy.state.routing.knowledge.update(worker.id, |residency| {
         residency.trimmed(worker.id, keys.iter().copied(), trim.keep)
     });
     if marked.is_none() {
-        forget(proxy, worker.id, trim.conversation);
+        forget(&proxy.state.routing, worker.id, trim.conversation);
     }
     // Nothing is marked while a turn of the conversation is running, or if the end lies within a piece.
     if let Some(marked) = marked.filter(|marked| marked.pieces > 0) {
@@ -138,11 +142,11 @@ fn give_up(proxy: &Proxy, worker: &Worker, now: Millis, need: Tokens) -> bool {
         if let Some(bus) = &proxy.replicas {
             bus.trimmed(worker, keep, &keys);
         }
-        proxy.state.feedback.trimmed(worker, &trim, keep);
+        proxy.state.routing.feedback.trimmed(worker, &trim, keep);
     }
     true
 }
 
-pub(super) fn forget(proxy: &Proxy, worker: WorkerId, conversation: u64) {
-    proxy.state.feedback.tail.lock().forget(worker, conversation);
+pub(super) fn forget(routing: &Routing, worker: WorkerId, conversation: u64) {
+    routing.feedback.tail.lock().forget(worker, conversation);
 }

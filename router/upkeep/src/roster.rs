@@ -19,11 +19,11 @@ const LOOK: Duration = Duration::from_millis(100);
 type Looking = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(super) async fn keep(proxy: Arc<Proxy>) {
-    let mut changes = proxy.state.fleet.changes();
+    let mut changes = proxy.state.routing.fleet.changes();
     let mut crews: Vec<(Arc<Worker>, JoinSet<()>)> = Vec::new();
     loop {
         changes.mark_unchanged();
-        for worker in proxy.state.fleet.present() {
+        for worker in proxy.state.routing.fleet.present() {
             if !crews.iter().any(|(known, _)| Arc::ptr_eq(known, &worker)) {
                 let crew = crew(&proxy, &worker);
                 crews.push((worker, crew));

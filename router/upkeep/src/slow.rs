@@ -9,8 +9,8 @@ use fleet::{Slowdown, Worker};
 use state::State;
 
 pub(super) fn watch(state: &State, workers: &[Arc<Worker>]) {
-    let now = state.clock.now();
-    let readings = state.feedback.costs.lock().take_readings(now);
+    let now = state.routing.clock.now();
+    let readings = state.routing.feedback.costs.lock().take_readings(now);
     let slow = |worker: &Worker| readings.get(worker.id.index()).copied().flatten();
     let speed = |worker: &Worker| slow(worker).map_or(1.0, |slow| 1.0 / slow.factor);
     let ready: Vec<f64> = workers
@@ -32,7 +32,7 @@ pub(super) fn watch(state: &State, workers: &[Arc<Worker>]) {
         worker.set_slowdown(Slowdown { own, queue_share });
         match (was_slow, own) {
             (false, Some(slow)) => became_slow(state, worker, &slow),
-            (true, Some(slow)) => state.metrics.worker_slow(worker.name(), slow.factor),
+            (true, Some(slow)) => state.routing.metrics.worker_slow(worker.name(), slow.factor),
             (true, None) => recovered(state, worker),
             (false, None) => {}
         }
@@ -40,8 +40,8 @@ pub(super) fn watch(state: &State, workers: &[Arc<Worker>]) {
 }
 
 fn became_slow(state: &State, worker: &Worker, slow: &Slow) {
-    state.metrics.worker_slow(worker.name(), slow.factor);
-    state.slow_changed(worker);
+    state.routing.metrics.worker_slow(worker.name(), slow.factor);
+    state.operations.slow_changed(worker);
     warn!(
         worker = worker.name(),
         typical_prompt_ms = slow.typical.0,
@@ -54,9 +54,9 @@ fn became_slow(state: &State, worker: &Worker, slow: &Slow) {
 }
 
 fn recovered(state: &State, worker: &Worker) {
-    state.metrics.worker_slow(worker.name(), 1.0);
-    state.slow_changed(worker);
-    let learned = state.feedback.costs.lock().state(worker.id);
+    state.routing.metrics.worker_slow(worker.name(), 1.0);
+    state.operations.slow_changed(worker);
+    let learned = state.routing.feedback.costs.lock().state(worker.id);
     info!(
         worker = worker.name(),
         alpha_ms_per_token = learned.map(|learned| learned.cost.alpha_ms_per_token),

@@ -19,7 +19,7 @@ const MODELS: usize = 8;
 /// Measures the listed models whose template is unknown.
 pub(super) async fn learn(state: &State, worker: &Worker, models: &[String]) {
     for model in models.iter().take(MODELS) {
-        if state.knowledge.knows_template(model) {
+        if state.routing.knowledge.knows_template(model) {
             continue;
         }
         let Some(gap) = ask(state, worker, model).await else {
@@ -33,7 +33,7 @@ pub(super) async fn learn(state: &State, worker: &Worker, models: &[String]) {
             worker = worker.name(),
             model, gap, "template measured: tokens after a reply"
         );
-        state.knowledge.template(model, gap);
+        state.routing.knowledge.template(model, gap);
     }
 }
 
@@ -50,7 +50,7 @@ async fn tokens(state: &State, worker: &Worker, model: &str, reply: &str, next: 
         "model": model, "add_generation_prompt": true,
         "messages": [message("user", "u"), message("assistant", reply), message("user", next)],
     });
-    let answer = control::call(state, worker, Method::POST, "/tokenize", Some(&chat))
+    let answer = control::call(&state.transport, worker, Method::POST, "/tokenize", Some(&chat))
         .await
         .ok()?;
     let answer: Value = serde_json::from_slice(&answer).ok()?;

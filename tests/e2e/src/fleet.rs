@@ -109,7 +109,7 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
     tweak(&mut config);
     let router = Server::start(config).await.unwrap();
     router.wait_ready(PATIENCE).await;
-    let workers = router.parts().state.fleet.workers();
+    let workers = router.parts().state.routing.fleet.workers();
     assert!(workers.iter().all(|worker| worker.is_ready()), "not ready");
     router
 }
@@ -131,14 +131,14 @@ pub async fn metrics(router: &Server) -> Page {
 pub async fn at_rest(router: &Server) {
     let parts = router.parts();
     until("nothing in flight", || parts.proxy.in_flight() == 0).await;
-    for worker in parts.state.fleet.workers().iter() {
+    for worker in parts.state.routing.fleet.workers().iter() {
         until("no request counts on a worker", || {
             worker.with_load(|load| load.in_flight == 0)
         })
         .await;
         // A reading of the worker's own queue during an earlier request counts until it is stale.
         until(&format!("no work waits on {}", worker.name()), || {
-            let now = parts.state.clock.now();
+            let now = parts.state.routing.clock.now();
             worker.with_load(|load| (load.pending.len(), load.pending.wait(now).0)) == (0, 0.0)
         })
         .await;

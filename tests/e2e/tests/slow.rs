@@ -101,12 +101,14 @@ async fn a_worker_slowed_eightfold_is_named_everywhere_until_it_recovers() {
     let log = Log::default();
     let _captured = tracing::subscriber::set_default(log.at("info"));
     let fleet = start().await;
-    let mut events = fleet.router.parts().state.operator.events.listen();
+    let mut events = fleet.router.parts().state.operations.operator.events.listen();
     let mut happened = move || -> Vec<Arc<Event>> {
         let all = std::iter::from_fn(|| events.try_recv().ok());
         all.filter(|event| event.kind == EventKind::Slow).collect()
     };
-    let name = fleet.router.parts().state.fleet.workers()[0].name().to_owned();
+    let name = fleet.router.parts().state.routing.fleet.workers()[0]
+        .name()
+        .to_owned();
     let _load = load(&fleet);
 
     // Healthy, with noise and with changes of load.

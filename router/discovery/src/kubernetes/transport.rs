@@ -42,7 +42,7 @@ const MAX_PAGES: usize = 1_000;
 const MAX_STATUS_BYTES: usize = 64 << 10;
 
 #[derive(Clone)]
-pub(super) struct Transport(Arc<TransportState>);
+pub(super) struct KubeTransport(Arc<TransportState>);
 
 struct TransportState {
     settings: config::Kubernetes,
@@ -54,7 +54,7 @@ struct TransportState {
     watch_ended: Arc<AtomicBool>,
 }
 
-impl Transport {
+impl KubeTransport {
     pub(super) fn new(settings: &config::Kubernetes, state: &Arc<DiscoveryState>) -> Self {
         Self(Arc::new(TransportState {
             settings: settings.clone(),
@@ -85,7 +85,7 @@ impl Transport {
 
 type ApiResponse = Response<Either<Full<Bytes>, LineBody>>;
 
-impl Service<Request<Body>> for Transport {
+impl Service<Request<Body>> for KubeTransport {
     type Response = ApiResponse;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<ApiResponse, BoxError>> + Send>>;

@@ -63,9 +63,9 @@ impl EventStream<'_> {
             Err(error) => {
                 let name = self.worker.name();
                 warn!(worker = name, %error, "no replay of lost cache events; a loss drops the cache state");
-                self.state.metrics.kv_stream(name, "unanswered");
+                self.state.routing.metrics.kv_stream(name, "unanswered");
                 self.replay.silent_until = Some(Instant::now() + PAUSE);
-                if self.state.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
+                if self.state.routing.knowledge.stored(self.worker.id).is_none() && self.sequence.next() > 0 {
                     // A new connection: what was missed since the last one is unknown.
                     self.lost(0);
                 }
@@ -127,7 +127,10 @@ impl EventStream<'_> {
             }
             match self.sequence.replayed(number, xxh3_64(&payload)) {
                 Verdict::Apply => {
-                    self.state.metrics.kv_stream(self.worker.name(), "replayed");
+                    self.state
+                        .routing
+                        .metrics
+                        .kv_stream(self.worker.name(), "replayed");
                     self.apply(number, &payload, made).await?;
                 }
                 Verdict::Restarted if number < self.sequence.next() => {

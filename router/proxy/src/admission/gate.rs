@@ -18,13 +18,14 @@ use policy::admission::{FairQueue, Flow, Ticket};
 use policy::units::Millis;
 use tokio::sync::{Notify, oneshot};
 
-use crate::Proxy;
+use super::Admission;
 use fleet::Worker;
 use fleet::clock;
 use fleet::eligibility::Eligibility;
 use fleet::overrides::AdminState;
 use metrics::AdmissionGauges;
 use protocol::error::ApiError;
+use state::Routing;
 
 /// Interval of polling while requests wait.
 const STEP: Duration = Duration::from_millis(2);
@@ -94,7 +95,7 @@ pub struct Ask {
 /// An admitted request. Dropping it admits the next one.
 #[derive(Debug)]
 pub struct Permit {
-    proxy: Arc<Proxy>,
+    admission: Arc<Admission>,
     model: Arc<str>,
     sent: bool,
 }
@@ -103,12 +104,9 @@ impl Permit {
     /// Records that the request was sent to a worker, where its work is visible.
     pub fn sent(&mut self) {
         if !std::mem::replace(&mut self.sent, true) {
-            self.proxy
-                .admission
-                .gate
-                .change(&self.proxy, &self.model, |pool| {
-                    pool.unsent = pool.unsent.saturating_sub(1);
-                });
+            self.admission.gate.change(&self.admission, &self.model, |pool| {
+                pool.unsent = pool.unsent.saturating_sub(1);
+            });
         }
     }
 }
@@ -116,13 +114,10 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let unsent = usize::from(!self.sent);
-        self.proxy
-            .admission
-            .gate
-            .change(&self.proxy, &self.model, |pool| {
-                pool.inside = pool.inside.saturating_sub(1);
-                pool.unsent = pool.unsent.saturating_sub(unsent);
-            });
+        self.admission.gate.change(&self.admission, &self.model, |pool| {
+            pool.inside = pool.inside.saturating_sub(1);
+            pool.unsent = pool.unsent.saturating_sub(unsent);
+        });
     }
 }
 
@@ -159,12 +154,12 @@ struct Room {
 }
 
 impl Room {
-    fn of(proxy: &Proxy, model: &str) -> Self {
-        let settings = proxy.admission.settings.load();
-        let now = proxy.state.clock.now();
+    fn of(admission: &Admission, model: &str) -> Self {
+        let settings = admission.settings.load();
+        let now = admission.state.routing.clock.now();
         let (mut ready, mut quick, mut wait, mut idle, mut busy) = (0, 0, f64::INFINITY, false, 0);
-        let workers = proxy.state.fleet.workers();
-        let eligible = eligibility(proxy, &workers, model);
+        let workers = admission.state.routing.fleet.workers();
+        let eligible = eligibility(&admission.state.routing, &workers, model);
         for worker in workers.iter() {
             if !worker.is_ready() || !eligible.admits(worker) {
                 continue;
@@ -282,10 +277,10 @@ impl Gate {
 
     /// Waits until a request is admitted. Returns `None` if nothing limits admission. Fails if too many requests wait,
     /// the wait exceeds its limit, or the turn would be late.
-    pub async fn enter(proxy: &Arc<Proxy>, ask: Ask) -> Result<Option<Permit>, ApiError> {
-        let gate = &proxy.admission.gate;
+    pub async fn enter(admission: &Arc<Admission>, ask: Ask) -> Result<Option<Permit>, ApiError> {
+        let gate = &admission.gate;
         let (patience, sheds) = (ask.patience, ask.shed.is_some());
-        let (queued, mut told) = match gate.join(proxy, ask)? {
+        let (queued, mut told) = match gate.join(admission, ask)? {
             AdmissionResult::Free => return Ok(None),
             AdmissionResult::Inside(permit) => return Ok(Some(permit)),
             AdmissionResult::Waits(queued, told) => (queued, told),
@@ -300,7 +295,7 @@ impl Gate {
                 // The request may have been admitted just now.
                 match told.try_recv() {
                     Ok(answer) => answer.map(Some),
-                    Err(_) if sheds && patience < proxy.admission.settings.load().queue_timeout => {
+                    Err(_) if sheds && patience < admission.settings.load().queue_timeout => {
                         Err(ApiError::ObjectiveOutOfReach)
                     }
                     Err(_) => Err(ApiError::QueueTimeout(patience)),
@@ -309,16 +304,16 @@ impl Gate {
         }
     }
 
-    fn join<'a>(&'a self, proxy: &Arc<Proxy>, ask: Ask) -> Result<AdmissionResult<'a>, ApiError> {
-        let settings = proxy.admission.settings.load();
+    fn join<'a>(&'a self, admission: &Arc<Admission>, ask: Ask) -> Result<AdmissionResult<'a>, ApiError> {
+        let settings = admission.settings.load();
         let bounded = settings.max_concurrent_per_worker.is_some() || settings.max_wait.is_some();
         if !bounded && ask.shed.is_none() {
             return Ok(AdmissionResult::Free);
         }
-        let now = proxy.state.clock.now();
+        let now = admission.state.routing.clock.now();
         // The load of the workers is valid only while no other request can be admitted.
         let mut pools = self.pools.lock();
-        let room = Room::of(proxy, &ask.model);
+        let room = Room::of(admission, &ask.model);
         let others = pools.unsent_beside(&ask.model);
         if ask.shed.is_some_and(|shed| room.is_too_late(shed, now)) && !pools.is_due(&ask.model, &room, now) {
             return Err(ApiError::ObjectiveOutOfReach);
@@ -334,7 +329,7 @@ impl Gate {
             unsent: 0,
         });
         if pool.queue.is_empty() && room.admits(pool, others) {
-            let permit = pool.admit(proxy, &ask.model);
+            let permit = pool.admit(admission, &ask.model);
             pools.note(&ask.model, now);
             return Ok(AdmissionResult::Inside(permit));
         }
@@ -356,14 +351,14 @@ impl Gate {
     }
 
     /// Applies a change to a model's pool, then admits requests for which there is room.
-    fn change(&self, proxy: &Arc<Proxy>, model: &str, change: impl FnOnce(&mut Pool)) {
+    fn change(&self, admission: &Arc<Admission>, model: &str, change: impl FnOnce(&mut Pool)) {
         let mut pools = self.pools.lock();
         if let Some(pool) = pools.of.get_mut(model) {
             change(pool);
         }
         let mut refused = Vec::new();
         for model in pools.in_turn() {
-            refused.extend(pools.let_in(proxy, &model));
+            refused.extend(pools.let_in(admission, &model));
             pools.forget_if_idle(&model);
         }
         pools.forget_if_idle(model);
@@ -373,8 +368,8 @@ impl Gate {
     }
 
     /// Admits the requests for which there is room, from every queue. Returns whether requests still wait.
-    fn move_on(&self, proxy: &Arc<Proxy>) -> bool {
-        self.change(proxy, NO_MODEL, |_| {});
+    fn move_on(&self, admission: &Arc<Admission>) -> bool {
+        self.change(admission, NO_MODEL, |_| {});
         self.pools.lock().waiting > 0
     }
 }
@@ -387,11 +382,11 @@ enum AdmissionResult<'a> {
 }
 
 impl Pool {
-    fn admit(&mut self, proxy: &Arc<Proxy>, model: &Arc<str>) -> Permit {
+    fn admit(&mut self, admission: &Arc<Admission>, model: &Arc<str>) -> Permit {
         self.inside += 1;
         self.unsent += 1;
         Permit {
-            proxy: Arc::clone(proxy),
+            admission: Arc::clone(admission),
             model: Arc::clone(model),
             sent: false,
         }
@@ -400,13 +395,13 @@ impl Pool {
 
 impl Pools {
     /// Admits requests for which there is room, and sheds those that would be late. Returns undeliverable results.
-    fn let_in(&mut self, proxy: &Arc<Proxy>, model: &Arc<str>) -> Vec<Result<Permit, ApiError>> {
+    fn let_in(&mut self, admission: &Arc<Admission>, model: &Arc<str>) -> Vec<Result<Permit, ApiError>> {
         let mut refused = Vec::new();
         if self.of.get(model).is_none_or(|pool| pool.queue.is_empty()) {
             return refused;
         }
-        let room = Room::of(proxy, model);
-        let now = proxy.state.clock.now();
+        let room = Room::of(admission, model);
+        let now = admission.state.routing.clock.now();
         let mut is_due = self.is_due(model, &room, now);
         let others = self.unsent_beside(model);
         let Some(pool) = self.of.get_mut(model) else {
@@ -433,7 +428,7 @@ impl Pools {
                 Err(ApiError::ObjectiveOutOfReach)
             } else {
                 (is_due, let_in) = (false, true);
-                Ok(pool.admit(proxy, model))
+                Ok(pool.admit(admission, model))
             };
             refused.extend(waiter.tell.send(answer).err());
         }
@@ -446,10 +441,10 @@ impl Pools {
 
 /// Returns the name of the queue for requests of a model: the empty name, as for requests that name no model, if every
 /// worker serves it.
-pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
-    let workers = proxy.state.fleet.workers();
+pub fn model<'a>(routing: &Routing, model: &'a str) -> &'a str {
+    let workers = routing.fleet.workers();
     let present = |worker: &&Arc<Worker>| worker.admin_state() != AdminState::Gone;
-    let eligible = eligibility(proxy, &workers, model);
+    let eligible = eligibility(routing, &workers, model);
     let everybodys = workers
         .iter()
         .filter(present)
@@ -457,15 +452,15 @@ pub fn model<'a>(proxy: &Proxy, model: &'a str) -> &'a str {
     if everybodys { NO_MODEL } else { model }
 }
 
-fn eligibility<'a>(proxy: &Proxy, workers: &[Arc<Worker>], model: &'a str) -> Eligibility<'a> {
-    Eligibility::of(workers.iter(), model, proxy.state.config.routing.unlisted_models)
+fn eligibility<'a>(routing: &Routing, workers: &[Arc<Worker>], model: &'a str) -> Eligibility<'a> {
+    Eligibility::of(workers.iter(), model, routing.config.routing.unlisted_models)
 }
 
 /// Admits requests for which room appears as time passes.
-pub async fn keep_moving(proxy: Arc<Proxy>) {
+pub async fn keep_moving(admission: Arc<Admission>) {
     loop {
-        proxy.admission.gate.has_waiters.notified().await;
-        while proxy.admission.gate.move_on(&proxy) {
+        admission.gate.has_waiters.notified().await;
+        while admission.gate.move_on(&admission) {
             tokio::time::sleep(STEP).await;
         }
     }
@@ -473,8 +468,8 @@ pub async fn keep_moving(proxy: Arc<Proxy>) {
 
 /// Returns how long a request may wait: the configured timeout, or the time until its first token is due if that is
 /// shorter.
-pub fn patience(proxy: &Proxy, shed: Option<Shed>) -> Duration {
-    let settings = proxy.admission.settings.load();
-    let own = shed.map(|shed| clock::duration(shed.due - proxy.state.clock.now()));
+pub fn patience(admission: &Admission, shed: Option<Shed>) -> Duration {
+    let settings = admission.settings.load();
+    let own = shed.map(|shed| clock::duration(shed.due - admission.state.routing.clock.now()));
     own.map_or(settings.queue_timeout, |own| own.min(settings.queue_timeout))
 }

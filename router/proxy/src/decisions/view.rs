@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::slot::{Came, Row, Slot};
 use super::verdict;
-use crate::Proxy;
+use state::Routing;
 
 /// Workers whose terms fit into a response header.
 const IN_HEADER: usize = 8;
@@ -173,15 +173,15 @@ fn round(ms: f64) -> f64 {
 }
 
 /// Returns the name of the worker that had the slot at a time.
-fn name(proxy: &Proxy, worker: u32, then: Millis) -> String {
-    let workers = proxy.state.fleet.workers();
+fn name(routing: &Routing, worker: u32, then: Millis) -> String {
+    let workers = routing.fleet.workers();
     let found = workers.get(worker as usize).filter(|known| known.joined <= then);
     found.map_or_else(|| format!("slot {worker}"), |known| known.name().to_owned())
 }
 
 /// Returns whether the worker of a slot was in the fleet at a time. Terms are also recorded for workers that have left.
-fn was_present(proxy: &Proxy, worker: u32, then: Millis) -> bool {
-    let workers = proxy.state.fleet.workers();
+fn was_present(routing: &Routing, worker: u32, then: Millis) -> bool {
+    let workers = routing.fleet.workers();
     let left = workers.get(worker as usize).and_then(|known| known.gone_since());
     left.is_none_or(|left| left > then)
 }
@@ -204,20 +204,20 @@ impl WorkerTerms {
 
 impl Explained {
     #[must_use]
-    pub fn of(proxy: &Proxy, slot: &Slot) -> Self {
+    pub fn of(routing: &Routing, slot: &Slot) -> Self {
         let rest = slot.rest;
         let chosen = slot.chosen();
         let names: Vec<String> = slot
             .rows()
             .iter()
-            .map(|row| name(proxy, row.worker, slot.arrived))
+            .map(|row| name(routing, row.worker, slot.arrived))
             .collect();
         let terms = slot.rows().iter().zip(&names).zip(verdict::tables(slot));
         Self {
             decision: slot.sequence,
             request: slot.request.text(),
             trace: slot.trace.map(|trace| trace.as_str().to_owned()),
-            arrived_unix_ms: round(proxy.state.clock.unix_ms(slot.arrived)),
+            arrived_unix_ms: round(routing.clock.unix_ms(slot.arrived)),
             held_ms: round(slot.held.0),
             conversation: slot.conversation.map(|key| format!("{key:016x}")),
             model: slot.model.text(),
@@ -236,19 +236,19 @@ impl Explained {
             },
             worker: names.first().cloned().unwrap_or_default(),
             terms: terms
-                .filter(|((row, _), _)| was_present(proxy, row.worker, slot.arrived))
+                .filter(|((row, _), _)| was_present(routing, row.worker, slot.arrived))
                 .map(|((row, name), parts)| WorkerTerms::of(name.clone(), row, parts))
                 .collect(),
             left_out: (rest.workers > 0).then(|| LeftOut {
                 workers: rest.workers,
                 ready: rest.ready,
-                holder: rest.holder.map(|(worker, _)| name(proxy, worker, slot.arrived)),
+                holder: rest.holder.map(|(worker, _)| name(routing, worker, slot.arrived)),
                 holder_cached_tokens: rest.holder.map_or(0, |(_, tokens)| tokens),
             }),
             runner_up: chosen.zip(slot.runner_up()).map(|(chosen, second)| {
                 let predicted = f64::from(second.predicted_ttft_ms());
                 RunnerUp {
-                    worker: name(proxy, second.worker, slot.arrived),
+                    worker: name(routing, second.worker, slot.arrived),
                     score_more: round(f64::from(second.score) - f64::from(chosen.score)),
                     predicted_ttft_ms: round(predicted),
                     // A prediction begins when the turn is sent.
@@ -333,12 +333,13 @@ struct InHeader<'a> {
 
 /// Returns the `x-tailroute-explain` header: the terms of the decision as one line of JSON, the chosen worker's first.
 #[must_use]
-pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
-    let now = proxy.state.clock.now();
+pub fn header(routing: &Routing, decision: &Decision) -> Option<HeaderValue> {
+    let now = routing.clock.now();
     let rank = |terms: &&Terms| (!terms.ready, terms.score);
     let mut others: Vec<&Terms> = decision.terms.iter().collect();
-    others
-        .retain(|terms| terms.worker != decision.chosen().worker && was_present(proxy, terms.worker.0, now));
+    others.retain(|terms| {
+        terms.worker != decision.chosen().worker && was_present(routing, terms.worker.0, now)
+    });
     let workers = others.len() + 1;
     others.sort_by(|a, b| {
         let (a, b) = (rank(a), rank(b));
@@ -346,7 +347,7 @@ pub fn header(proxy: &Proxy, decision: &Decision) -> Option<HeaderValue> {
     });
     let shown = std::iter::once(decision.chosen()).chain(others).take(IN_HEADER);
     let terms: Vec<WorkerTerms> = shown
-        .map(|terms| WorkerTerms::of(name(proxy, terms.worker.0, now), &Row::of(terms), Vec::new()))
+        .map(|terms| WorkerTerms::of(name(routing, terms.worker.0, now), &Row::of(terms), Vec::new()))
         .collect();
     let said = InHeader {
         decision: decision.sequence,

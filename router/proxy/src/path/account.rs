@@ -9,6 +9,7 @@ use super::objective::Goal;
 use super::select::Choice;
 use super::turn::Turn;
 use crate::Proxy;
+use crate::decisions::Decisions;
 use crate::decisions::{Came, NewDecision, Ticket};
 use fleet::Worker;
 use protocol::watch::Usage;
@@ -62,7 +63,7 @@ impl Account {
     #[must_use]
     pub fn open(proxy: &Proxy, turn: &Turn, choice: &Choice) -> Self {
         let (terms, worker) = (choice.decision.chosen(), &choice.worker);
-        let held = proxy.state.clock.now() - turn.arrived;
+        let held = proxy.state.routing.clock.now() - turn.arrived;
         let most = |ready: bool| {
             let known = choice.decision.terms.iter().filter(|terms| terms.ready || !ready);
             known.map(|terms| terms.cached).max().unwrap_or_default()
@@ -72,7 +73,7 @@ impl Account {
         let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
         let history = Tokens(history.0 / block * block);
         let slowdown = worker.slowdown();
-        let live = proxy.state.live();
+        let live = proxy.state.routing.live();
         let ticket = proxy.decisions.record(&NewDecision {
             request: turn.request.as_bytes(),
             trace: turn.trace,
@@ -107,10 +108,10 @@ impl Account {
     }
 
     /// Records the first token. Returns its delay relative to the prediction; negative if it was early.
-    pub fn first_token(&mut self, proxy: &Proxy, ttft: Millis, streamed: bool) -> Millis {
+    pub fn first_token(&mut self, decisions: &Decisions, ttft: Millis, streamed: bool) -> Millis {
         self.first = Some(First { ttft, streamed });
         let is_judged = self.goal.judges(streamed);
-        self.update(proxy, |came| {
+        self.update(decisions, |came| {
             came.ttft = Some(ttft);
             came.is_judged = is_judged;
         });
@@ -139,15 +140,15 @@ impl Account {
         let is_late = self.is_within() == Some(false);
         let cause = parts.filter(|_| is_late).map(|parts| parts.cause(self.goal.ttft));
         if let Some(cause) = cause {
-            proxy.state.metrics.violation(end.class, cause);
+            proxy.state.routing.metrics.violation(end.class, cause);
             self.note.cause(cause.as_str());
         }
         let avoidable = self.avoidable(&end);
-        proxy.state.metrics.avoidable(avoidable);
+        proxy.state.routing.metrics.avoidable(avoidable);
         if let Some(hits) = self.hits(&end) {
-            proxy.state.metrics.hits(hits);
+            proxy.state.routing.metrics.hits(hits);
         }
-        self.update(proxy, |came| {
+        self.update(&proxy.decisions, |came| {
             came.outcome = Some(end.outcome);
             came.took = end.took;
             came.counted = end.usage.map(|usage| [usage.prompt, usage.completion]);
@@ -158,9 +159,9 @@ impl Account {
         });
     }
 
-    fn update(&self, proxy: &Proxy, update: impl FnOnce(&mut Came)) {
+    fn update(&self, decisions: &Decisions, update: impl FnOnce(&mut Came)) {
         if let Some(ticket) = self.ticket {
-            proxy.decisions.update(ticket, update);
+            decisions.update(ticket, update);
         }
     }
 

@@ -1,7 +1,5 @@
 //! Checks a request's path, method and sizes, then reads its body, bounded in size and time.
 
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::request::Parts;
@@ -13,10 +11,12 @@ use tokio::time::timeout_at;
 use super::client_body::Pace;
 use super::{arrival, cors, upgrade};
 use crate::Proxy;
+use crate::admission::Admission;
 use crate::admission::keys::{Caller, KeyFault};
 use protocol::error::ApiError;
 use protocol::model::BYTE_ORDER_MARK;
 use protocol::routes::{self, Route};
+use state::State;
 use tailroute_http::unread::Unread;
 use telemetry::traces::TracedRoute;
 
@@ -28,7 +28,7 @@ const MAX_SHOWN_CHARS: usize = 32;
 const RESERVED_BYTES: usize = 2 * 1024 * 1024;
 
 /// Finds the route of a request. Fails if the request is refused by its head alone.
-pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
+pub fn route(proxy: &Proxy, head: &Parts) -> Result<Route, ApiError> {
     if arrival::is_looped(head) {
         return Err(ApiError::LoopDetected);
     }
@@ -56,12 +56,11 @@ pub fn route(proxy: &Arc<Proxy>, head: &Parts) -> Result<Route, ApiError> {
 }
 
 /// Removes the trailing slash of a known path. Engines would redirect the client to the path without it.
-pub fn settle_path(proxy: &Proxy, head: &mut Parts) {
+pub fn settle_path(http: &config::Http, head: &mut Parts) {
     if !head.uri.path().ends_with('/') {
         return;
     }
-    let extra = &proxy.state.config.http.extra_paths;
-    let Some(path) = routes::without_slash(head.uri.path(), extra) else {
+    let Some(path) = routes::without_slash(head.uri.path(), &http.extra_paths) else {
         return;
     };
     let target = match head.uri.query() {
@@ -76,13 +75,13 @@ pub fn settle_path(proxy: &Proxy, head: &mut Parts) {
 
 /// Identifies the caller of a request on this route. Fails if the route needs a key and the request has no valid one.
 pub fn caller(
-    proxy: &Proxy,
+    admission: &Admission,
     route: &Result<Route, ApiError>,
     headers: &HeaderMap,
 ) -> Result<Caller, KeyFault> {
     match route {
         Ok(route) if !route.needs_key() => Ok(Caller::anonymous()),
-        _ => proxy.admission.keys().identify(headers),
+        _ => admission.keys().identify(headers),
     }
 }
 
@@ -142,11 +141,11 @@ pub struct Received {
 /// Reads a complete body. Fails with 413 if it is too large, 408 on timeout, 400 if it is cut short, and 503 if the
 /// memory for unread bodies is used up.
 pub async fn read_body(
-    proxy: &Proxy,
+    state: &State,
     head: &http::request::Parts,
     mut body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Result<Received, ApiError> {
-    let live = proxy.state.live();
+    let live = state.routing.live();
     let limits = &live.limits;
     let max = limits.max_body_bytes.get();
     let declared = head
@@ -157,7 +156,7 @@ pub async fn read_body(
         return Err(ApiError::BodyTooLarge(max));
     }
     let mut pace = Pace::new(limits.body_timeout);
-    let mut room = proxy.state.unread();
+    let mut room = state.unread();
     // A body that arrives in one piece, as most do, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();

@@ -42,8 +42,8 @@ impl Arrival {
     /// Prepares a client's request for forwarding.
     pub fn of<B>(proxy: &Proxy, peer: &Peer, request: &mut Request<B>) -> Self {
         let at = Instant::now();
-        note_loop(proxy, request);
-        let via = proxy.state.via.of_request(request.version());
+        note_loop(&proxy.state.transport.via, request);
+        let via = proxy.state.transport.via.of_request(request.version());
         let host = request.headers().get(HOST).cloned();
         let host = host.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok());
         upgrade::note(request);
@@ -57,7 +57,7 @@ impl Arrival {
 
     /// Prepares a request that a gateway reports and proxies itself. The gateway adds the proxy headers.
     pub fn at_gateway<B>(proxy: &Proxy, request: &mut Request<B>) -> Self {
-        note_loop(proxy, request);
+        note_loop(&proxy.state.transport.via, request);
         upgrade::note(request);
         ask::take(request);
         headers::strip_for_worker(request.headers_mut());
@@ -138,8 +138,8 @@ fn name(headers: &mut HeaderMap, made: context::NewContext) -> HeaderValue {
 #[derive(Clone, Copy, Debug)]
 struct Looped;
 
-fn note_loop<B>(proxy: &Proxy, request: &mut Request<B>) {
-    if proxy.state.via.is_in(request.headers()) {
+fn note_loop<B>(via: &Via, request: &mut Request<B>) {
+    if via.is_in(request.headers()) {
         request.extensions_mut().insert(Looped);
     }
 }
@@ -164,8 +164,8 @@ fn timing(own: Duration, total: Duration) -> Result<HeaderValue, http::header::I
 }
 
 /// Creates the peer of a connection, which its requests share.
-pub fn peer(proxy: &Proxy, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
-    Arc::new(Peer::new(&proxy.state.config.http, address.ip(), is_secure))
+pub fn peer(http: &config::Http, address: std::net::SocketAddr, is_secure: bool) -> Arc<Peer> {
+    Arc::new(Peer::new(http, address.ip(), is_secure))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use config::{Requests, WeightName};
 use http::{Extensions, HeaderValue, Request};
 use policy::route::{Ask, Override, Overrides};
 
-use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
+use state::Routing;
 
 const MAX_BYTES: usize = 256;
 
@@ -37,11 +37,11 @@ pub fn take<B>(request: &mut Request<B>) {
 impl Asked {
     /// Reads the choice of a request; `None` if it makes none, or may not. Fails with 400 if the request may choose and
     /// its header is invalid.
-    pub fn of(proxy: &Proxy, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
+    pub fn of(routing: &Routing, extensions: &Extensions) -> Result<Option<Box<Self>>, ApiError> {
         let Some(PolicyHeaders(values)) = extensions.get() else {
             return Ok(None);
         };
-        let allowed = &proxy.state.live().requests;
+        let allowed = &routing.live().requests;
         if !allowed.any() {
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl Asked {
         let text = value
             .to_str()
             .map_err(|_| ApiError::UnfitPolicy("has characters that are not visible ASCII".to_owned()))?;
-        let asked = Self::read(text, allowed, &proxy.state.policy.load().settings.named);
+        let asked = Self::read(text, allowed, &routing.policy.load().settings.named);
         asked
             .map(|asked| Some(Box::new(asked)))
             .map_err(ApiError::UnfitPolicy)

@@ -15,9 +15,9 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use super::inspect::{Inspector, Refused, Search};
-use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::model::Named;
+use state::{Routing, State};
 use tailroute_http::body::{self, BodyError, PolledFrame};
 use tailroute_http::unread::Unread;
 
@@ -82,8 +82,8 @@ enum Broken {
 
 impl ClientBody {
     /// Wraps the body of a request with this head.
-    pub fn new(proxy: &Proxy, head: &HeaderMap, inner: Incoming) -> Self {
-        let live = proxy.state.live();
+    pub fn new(routing: &Routing, head: &HeaderMap, inner: Incoming) -> Self {
+        let live = routing.live();
         let limits = &live.limits;
         Self {
             first: None,
@@ -94,7 +94,7 @@ impl ClientBody {
             pace: Pace::new(limits.body_timeout),
             timer: None,
             broken: None,
-            inspector: Inspector::new(proxy, head),
+            inspector: Inspector::new(routing, head),
             ended: false,
         }
     }
@@ -115,8 +115,8 @@ impl ClientBody {
     }
 
     /// Reads the body as far as needed to find the model. Fails if the body exceeds its bounds.
-    pub async fn model(&mut self, proxy: &Proxy, search: Search) -> Result<Named, ApiError> {
-        let (mut seen, mut room) = (BytesMut::new(), proxy.state.unread());
+    pub async fn model(&mut self, state: &State, search: Search) -> Result<Named, ApiError> {
+        let (mut seen, mut room) = (BytesMut::new(), state.unread());
         while !self.inspector.is_over(search) {
             match self.frame().await {
                 None => break,

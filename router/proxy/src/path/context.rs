@@ -8,6 +8,7 @@ use super::deadline::Deadline;
 use crate::admission::keys::Caller;
 use crate::{Proxy, RequestPermit};
 use protocol::error::ApiError;
+use state::Routing;
 use telemetry::traces::Trace;
 
 /// The context of a request whose head was accepted.
@@ -32,12 +33,9 @@ pub struct RequestTimer {
 
 impl RequestTimer {
     /// Counts the request with its outcome and its duration until now.
-    pub fn record(&self, proxy: &Proxy, outcome: &'static str) {
-        let duration = proxy.state.clock.now() - self.started;
-        proxy
-            .state
-            .metrics
-            .request(self.endpoint, outcome, duration.0 / 1e3);
+    pub fn record(&self, routing: &Routing, outcome: &'static str) {
+        let duration = routing.clock.now() - self.started;
+        routing.metrics.request(self.endpoint, outcome, duration.0 / 1e3);
     }
 }
 

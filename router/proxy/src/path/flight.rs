@@ -119,7 +119,7 @@ impl Flight {
         // Counted first: a draining worker stays until it has nothing in flight.
         let in_flight = choice
             .worker
-            .send(proxy.state.clock, Some(prediction.prefill), pass);
+            .send(proxy.state.routing.clock, Some(prediction.prefill), pass);
         let reply = turn.fingerprint.reply.clone();
         Box::new(Self {
             proxy: Arc::clone(proxy),
@@ -151,18 +151,18 @@ impl Flight {
         let held = |tokens: u64| full_blocks(worker, tokens);
         if !prompt.is_empty() {
             let tokens = self.prediction.scale.rising();
-            let (hold, low) = proxy.state.knowledge.update(worker.id, |residency| {
+            let (hold, low) = proxy.state.routing.knowledge.update(worker.id, |residency| {
                 let hold = residency.sent(worker.id, prompt, |end| held(tokens(end)));
                 let reserve = tail::reserve(
-                    proxy.state.feedback.next_turns(),
+                    proxy.state.routing.feedback.next_turns(),
                     residency.capacity_of(worker.id),
                 );
                 (hold, residency.room_on(worker.id) < reserve)
             });
             self.noted.compared = hold.as_ref().and_then(Reservation::compared);
             self.noted.hold = hold;
-            if low && proxy.state.makes_room_on(worker) {
-                proxy.state.feedback.learn(LearnerEvent::Sent(worker.id));
+            if low && proxy.state.routing.makes_room_on(worker) {
+                proxy.state.routing.feedback.learn(LearnerEvent::Sent(worker.id));
             }
         }
         if let Some(replicas) = &proxy.replicas {
@@ -174,9 +174,9 @@ impl Flight {
                 keys: prompt,
             };
             let replicas = Arc::clone(replicas);
-            self.noted.told = Some(replicas.sent(proxy.state.clock, &sent, &|end| held(tokens(end))));
+            self.noted.told = Some(replicas.sent(proxy.state.routing.clock, &sent, &|end| held(tokens(end))));
         }
-        self.noted.blocks_told = proxy.state.knowledge.stored(worker.id);
+        self.noted.blocks_told = proxy.state.routing.knowledge.stored(worker.id);
     }
 
     /// Sets the span that also records the cause of a late response.
@@ -195,7 +195,7 @@ impl Flight {
 
     /// Logs why the response failed, at a limited rate.
     pub fn log_failure(&self, error: &dyn Display, what: &'static str) {
-        self.proxy.state.log_failure(self.worker(), error, what);
+        self.proxy.state.routing.log_failure(self.worker(), error, what);
     }
 
     /// Records the first token, which is also the last unless the response is `streamed`.
@@ -222,29 +222,30 @@ impl Flight {
         let AttemptProgress {
             streamed, is_untimed, ..
         } = self.progress;
-        let ttft = self.proxy.state.clock.now() - self.turn.arrived;
+        let ttft = self.proxy.state.routing.clock.now() - self.turn.arrived;
         self.progress.ttft = ttft;
-        let mut error = self.account.first_token(&self.proxy, ttft, streamed);
+        let mut error = self.account.first_token(&self.proxy.decisions, ttft, streamed);
         if is_untimed {
             error = Millis::ZERO;
         } else {
             self.worker().errors.lock().push(error);
         }
-        let metrics = &self.proxy.state.metrics;
+        let metrics = &self.proxy.state.routing.metrics;
         metrics.first_token(self.worker().name(), [ttft, error], self.exemplar(None));
         if let Some(is_within) = self.account.is_within() {
-            let live = self.proxy.state.live();
+            let live = self.proxy.state.routing.live();
             metrics.judged(self.turn.goal.origin.name(&live.objective), is_within);
         }
     }
 
     fn note_move(&mut self) {
         let Some(session) = &self.turn.session else { return };
-        let (now, worker) = (self.proxy.state.clock.now(), self.in_flight.worker());
-        let left = self.proxy.state.knowledge.moved(now, session.key, worker.id);
+        let routing = &self.proxy.state.routing;
+        let (now, worker) = (routing.clock.now(), self.in_flight.worker());
+        let left = routing.knowledge.moved(now, session.key, worker.id);
         self.progress.left = left;
-        if self.progress.streamed && self.proxy.state.makes_room_on(worker) {
-            self.proxy.state.feedback.learn(LearnerEvent::Begun(Begun {
+        if self.progress.streamed && routing.makes_room_on(worker) {
+            routing.feedback.learn(LearnerEvent::Begun(Begun {
                 arrived: self.turn.arrived,
                 conversation: session.key,
                 worker: worker.id,
@@ -271,12 +272,12 @@ impl Flight {
 
     /// Returns the plausible part of the response's own figures. Counts the rest, and logs it at a limited rate.
     pub fn believed(&self, seen: ResponseReport) -> ResponseReport {
-        let (worker, now) = (self.worker(), self.proxy.state.clock.now());
+        let (worker, now) = (self.worker(), self.proxy.state.routing.clock.now());
         let context = || claim::context(worker.context(&self.turn.model));
         let (answered, took) = (self.progress.passed.bytes(), now - self.turn.arrived);
         let (believed, clamped) = self.turn.allowed.believed(seen, answered, took, context);
         for what in clamped.names() {
-            self.proxy.state.metrics.clamped(worker.name(), what);
+            self.proxy.state.routing.metrics.clamped(worker.name(), what);
             if worker.doubted.is_due(now) {
                 warn!(
                     worker = worker.name(),

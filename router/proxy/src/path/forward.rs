@@ -29,13 +29,14 @@ use super::select::{self, Choice};
 use super::tap::Tap;
 use super::turn::Turn;
 use super::watchdog::Watchdog;
-use crate::{Proxy, RequestPermit};
+use crate::RequestPermit;
 use fleet::Worker;
 use fleet::breaker::BreakerPass;
 use protocol::error::ApiError;
 use protocol::verdict::Verdict;
 use protocol::watch::Watch;
 use protocol::{headers, references};
+use state::Routing;
 use tailroute_http::body::Body;
 
 #[derive(Clone, Copy)]
@@ -55,10 +56,10 @@ pub(crate) async fn deliver(
     permit: &mut Option<RequestPermit>,
 ) -> Result<Response<Body>, ApiError> {
     let proxy = request.context.proxy;
-    let mut state = RetryState::new(proxy);
+    let mut state = RetryState::new(&proxy.state.routing);
     loop {
         let (mut sent, has_alternative, may_go_elsewhere) = {
-            let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried)?;
+            let (choice, pass) = select_admitted(&proxy.state.routing, request.turn, &mut state.tried)?;
             let sent = PendingTurn::start(&request, &choice, pass, &state.charged)?;
             state.tried.push(choice.worker.id);
             (sent, choice.has_alternative, choice.may_go_elsewhere)
@@ -89,12 +90,12 @@ pub(crate) async fn deliver(
                 (Failure::NoModel, elsewhere) => elsewhere.is_some(),
                 _ => may_go_elsewhere && (has_alternative || !failure.is_refusal()),
             };
-            state.may_retry(proxy, failure, request.head, || has_other)
+            state.may_retry(&proxy.state.routing, failure, request.head, || has_other)
         });
         match next {
             AttemptResult::Answer(answer) => return Ok(answered(&request, *answer, permit.take())),
             AttemptResult::Again(failure) => {
-                again(proxy, &worker, failure);
+                again(&proxy.state.routing, &worker, failure);
             }
             AttemptResult::Failed(error) => {
                 if matches!(error, ApiError::DeadlineExceeded(_)) {
@@ -118,31 +119,32 @@ async fn elsewhere(
     let turn = request.turn;
     let asked = (&*turn.model, found == NotFound::Denied);
     let among = |other: &Worker| turn.may_go_to(other);
-    let is_there = models::is_elsewhere(request.context.proxy, &worker, asked, tried, among).await;
+    let is_there =
+        models::is_elsewhere(&request.context.proxy.state.routing, &worker, asked, tried, among).await;
     // A stored response is on one worker.
     (is_there && turn.home.is_none()).then_some(found)
 }
 
 /// Selects a worker that was not tried and whose breaker admits the request.
 pub fn select_admitted(
-    proxy: &Proxy,
+    routing: &Routing,
     turn: &Turn,
     tried: &mut Vec<WorkerId>,
 ) -> Result<(Choice, BreakerPass), ApiError> {
     let attempts = tried.len();
     let mut turned_away: Option<Choice> = None;
     loop {
-        let choice = match select::select(proxy, turn, tried) {
+        let choice = match select::select(routing, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
                 // Every other worker is being probed. One of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
-                let pass = choice.worker.admit(proxy.state.clock.now(), true);
+                let pass = choice.worker.admit(routing.clock.now(), true);
                 return pass.map(|pass| (choice, pass)).ok_or(ApiError::NoWorkerReady);
             }
         };
-        if let Some(pass) = choice.worker.admit(proxy.state.clock.now(), choice.regardless) {
+        if let Some(pass) = choice.worker.admit(routing.clock.now(), choice.regardless) {
             return Ok((choice, pass));
         }
         // Another request has just begun to probe this worker.
@@ -152,9 +154,9 @@ pub fn select_admitted(
 }
 
 /// Counts a retry.
-fn again(proxy: &Proxy, worker: &str, failure: Failure) {
+fn again(routing: &Routing, worker: &str, failure: Failure) {
     debug!(worker, ?failure, "trying another worker");
-    proxy.state.metrics.retry(worker);
+    routing.metrics.retry(worker);
 }
 
 fn answered(
@@ -188,10 +190,15 @@ fn answered(
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(request.context.proxy.state.copied())
+    .within(request.context.proxy.state.transport.copied())
     .without_error_in(searched_bytes);
     let proxy = request.context.proxy;
-    mark(proxy, &mut parts.headers, attempt.flight.worker(), Some(sequence));
+    mark(
+        &proxy.state.routing,
+        &mut parts.headers,
+        attempt.flight.worker(),
+        Some(sequence),
+    );
     if let Some(terms) = explained {
         parts.headers.insert(headers::EXPLAIN, terms);
     }
@@ -212,10 +219,10 @@ fn ask_to_retry(answer: &mut HeaderMap, verdict: Verdict) {
 
 /// Removes hop-by-hop headers, those that only the router may set and references to workers, then adds the worker's
 /// name and the decision.
-pub fn mark(proxy: &Proxy, answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
+pub fn mark(routing: &Routing, answer: &mut HeaderMap, worker: &Worker, decision: Option<u64>) {
     headers::strip_hop_by_hop(answer);
     headers::strip_routers_own(answer);
-    references::conceal(answer, worker.spec.url.path(), &proxy.state.fleet);
+    references::conceal(answer, worker.spec.url.path(), &routing.fleet);
     if let Ok(name) = HeaderValue::from_str(worker.name()) {
         answer.insert(headers::WORKER, name);
     }

@@ -3,12 +3,12 @@
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 
-use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::model::{self, BYTE_ORDER_MARK, Named};
 use protocol::multipart::{self, Parts, Seen, Unreadable};
 use protocol::names;
 use protocol::steering::{self, Keys};
+use state::Routing;
 
 /// Largest number of bytes of a form that are searched for the model where the model does not decide the worker.
 const LOOKED_AT: usize = 64 * 1024;
@@ -122,8 +122,8 @@ pub struct Inspector {
 
 impl Inspector {
     /// Inspects the body of a request with this head.
-    pub fn new(proxy: &Proxy, head: &HeaderMap) -> Self {
-        Self::with(head, !proxy.state.config.http.transfer_fields)
+    pub fn new(routing: &Routing, head: &HeaderMap) -> Self {
+        Self::with(head, !routing.config.http.transfer_fields)
     }
 
     fn with(head: &HeaderMap, refuses: bool) -> Self {

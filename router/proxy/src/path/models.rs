@@ -14,13 +14,13 @@ use policy::ids::WorkerId;
 use serde_json::{Value, json};
 
 use super::context::RequestTimer;
-use crate::Proxy;
 use fleet::Worker;
 use fleet::eligibility::Eligibility;
 use fleet::facts::{Listed, Query};
 use protocol::error::ApiError;
 use protocol::names;
 use protocol::routes::Route;
+use state::Routing;
 use tailroute_http::body::{self, Body};
 
 /// Longest part of a model's name repeated in an error.
@@ -28,39 +28,39 @@ const SHOWN_CHARS: usize = 128;
 const SHOWN_MODELS: usize = 16;
 
 /// Lists the models of all ready workers, merged and sorted by name.
-pub fn list(proxy: &Arc<Proxy>) -> Response<Body> {
-    let models: Vec<Value> = merged(proxy).into_values().collect();
-    answer(proxy, &json!({ "object": "list", "data": models }))
+pub fn list(routing: &Routing) -> Response<Body> {
+    let models: Vec<Value> = merged(routing).into_values().collect();
+    answer(routing, &json!({ "object": "list", "data": models }))
 }
 
 /// Describes one model. Fails with 404 if no ready worker serves it.
-pub async fn one(proxy: &Arc<Proxy>, name: &str) -> Result<Response<Body>, ApiError> {
-    let mut card = merged(proxy).remove(name);
-    if card.is_none() && refreshed(proxy).await {
-        card = merged(proxy).remove(name);
+pub async fn one(routing: &Routing, name: &str) -> Result<Response<Body>, ApiError> {
+    let mut card = merged(routing).remove(name);
+    if card.is_none() && refreshed(routing).await {
+        card = merged(routing).remove(name);
     }
-    let card = card.ok_or_else(|| unknown(proxy, name))?;
-    Ok(answer(proxy, &card))
+    let card = card.ok_or_else(|| unknown(routing, name))?;
+    Ok(answer(routing, &card))
 }
 
 /// Checks a model's name against the known lists. An empty name is accepted as no name. Fails with 400 if the name is
 /// invalid, and with 404 and the known models if no worker can serve it.
-pub fn check(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
+pub fn check(routing: &Routing, name: &str) -> Result<(), ApiError> {
     if !names::is_fit(name) {
         return Err(ApiError::UnfitName("model"));
     }
-    let unlisted = proxy.state.config.routing.unlisted_models;
-    if !name.is_empty() && proxy.state.fleet.lacks(name, unlisted) {
-        Err(unknown(proxy, name))
+    let unlisted = routing.config.routing.unlisted_models;
+    if !name.is_empty() && routing.fleet.lacks(name, unlisted) {
+        Err(unknown(routing, name))
     } else {
         Ok(())
     }
 }
 
 /// Checks a model's name like [`check`], and reads the lists again before it fails with 404.
-pub async fn check_again(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
-    match check(proxy, name) {
-        Err(ApiError::UnknownModel { .. }) if refreshed(proxy).await => check(proxy, name),
+pub async fn check_again(routing: &Routing, name: &str) -> Result<(), ApiError> {
+    match check(routing, name) {
+        Err(ApiError::UnknownModel { .. }) if refreshed(routing).await => check(routing, name),
         checked => checked,
     }
 }
@@ -68,9 +68,9 @@ pub async fn check_again(proxy: &Proxy, name: &str) -> Result<(), ApiError> {
 /// Reads the lists of all healthy workers again, and waits for them, though not longer than for a probe. Requests that
 /// wait at the same time share one reading, and readings are limited in number
 /// ([`EngineFacts::doubt`](fleet::facts::EngineFacts)). Returns whether any was requested.
-pub async fn refreshed(proxy: &Proxy) -> bool {
-    let now = proxy.state.clock.now();
-    let workers = proxy.state.fleet.workers();
+pub async fn refreshed(routing: &Routing) -> bool {
+    let now = routing.clock.now();
+    let workers = routing.fleet.workers();
     let healthy = workers.iter().filter(|worker| worker.is_well());
     let doubted: Vec<(&Arc<Worker>, u64)> = healthy
         .filter_map(|worker| Some((worker, worker.facts.doubt(now)?)))
@@ -81,7 +81,7 @@ pub async fn refreshed(proxy: &Proxy) -> bool {
         }
     };
     // A list that comes later is known to later requests.
-    let _ = tokio::time::timeout(proxy.state.config.health.timeout, all_read).await;
+    let _ = tokio::time::timeout(routing.config.health.timeout, all_read).await;
     !doubted.is_empty()
 }
 
@@ -90,20 +90,20 @@ pub async fn refreshed(proxy: &Proxy) -> bool {
 /// answer itself says that the worker lacks the model. Only then does it count as a denial, since an engine may miss
 /// other things.
 pub async fn is_elsewhere(
-    proxy: &Proxy,
+    routing: &Routing,
     worker: &Worker,
     (model, says_so): (&str, bool),
     tried: &[WorkerId],
     among: impl Fn(&Worker) -> bool,
 ) -> bool {
-    let now = proxy.state.clock.now();
+    let now = routing.clock.now();
     if model.is_empty() || !(says_so || worker.serves(model).is_known()) {
         return false;
     }
     let other = || {
-        let workers = proxy.state.fleet.workers();
+        let workers = routing.fleet.workers();
         let among = workers.iter().filter(|other| among(other));
-        let unlisted = proxy.state.config.routing.unlisted_models;
+        let unlisted = routing.config.routing.unlisted_models;
         let eligible = Eligibility::of(among.clone(), model, unlisted);
         let mut untried = among.filter(|other| other.is_ready() && !tried.contains(&other.id));
         untried.any(|other| eligible.admits(other))
@@ -112,12 +112,12 @@ pub async fn is_elsewhere(
         worker.facts.refute(now, model);
     }
     worker.facts.doubt(now);
-    other() || (says_so && refreshed(proxy).await && other())
+    other() || (says_so && refreshed(routing).await && other())
 }
 
-fn unknown(proxy: &Proxy, name: &str) -> ApiError {
+fn unknown(routing: &Routing, name: &str) -> ApiError {
     let short = |name: &str| name.chars().take(SHOWN_CHARS).collect::<String>();
-    let ready = proxy.state.fleet.workers();
+    let ready = routing.fleet.workers();
     let ready = ready.iter().filter(|worker| worker.is_ready());
     let models: BTreeSet<String> = ready.flat_map(|worker| named(worker)).collect();
     let mut known: Vec<String> = models
@@ -142,15 +142,9 @@ fn named(worker: &Worker) -> Vec<String> {
     listed.map_or_else(Vec::new, |listed| listed.names().to_vec())
 }
 
-fn merged(proxy: &Proxy) -> BTreeMap<String, Value> {
+fn merged(routing: &Routing) -> BTreeMap<String, Value> {
     let mut models = BTreeMap::new();
-    for worker in proxy
-        .state
-        .fleet
-        .workers()
-        .iter()
-        .filter(|worker| worker.is_ready())
-    {
+    for worker in routing.fleet.workers().iter().filter(|worker| worker.is_ready()) {
         let listed = worker.models();
         let listed = listed.as_deref().map(Listed::cards).unwrap_or_default();
         for name in &worker.spec.models {
@@ -188,16 +182,16 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
     }
 }
 
-fn answer(proxy: &Proxy, said: &Value) -> Response<Body> {
+fn answer(routing: &Routing, said: &Value) -> Response<Body> {
     let timer = RequestTimer {
         endpoint: Route::Models.endpoint(),
-        started: proxy.state.clock.now(),
+        started: routing.clock.now(),
     };
     let mut response = Response::new(body::full(said.to_string()));
     response
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    timer.record(proxy, "ok");
+    timer.record(routing, "ok");
     response
 }
 

@@ -9,11 +9,11 @@ use protocol::model::{self, Named};
 use protocol::routes::Route;
 
 use super::inspect::Search;
-use crate::Proxy;
+use state::Routing;
 
 /// Returns how much of a request's body is searched for its model.
-pub fn search(proxy: &Proxy, route: &Route) -> Search {
-    if proxy.state.fleet.models_differ() {
+pub fn search(routing: &Routing, route: &Route) -> Search {
+    if routing.fleet.models_differ() {
         Search::Whole
     } else if matches!(route, Route::Upload(_)) {
         Search::Beginning
@@ -36,9 +36,9 @@ pub fn model(named: Named, query: Option<&str>, search: Search) -> Result<Option
 }
 
 /// Returns the model of a WebSocket, which names it in its query or in a later message. Fails like [`model`].
-pub fn tunnel(proxy: &Proxy, query: Option<&str>) -> Result<Option<String>, ApiError> {
+pub fn tunnel(routing: &Routing, query: Option<&str>) -> Result<Option<String>, ApiError> {
     match query_model(query) {
-        None if proxy.state.fleet.models_differ() => Err(ApiError::UnreadModel),
+        None if routing.fleet.models_differ() => Err(ApiError::UnreadModel),
         model => Ok(model),
     }
 }

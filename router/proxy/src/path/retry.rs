@@ -33,9 +33,9 @@ use http::{HeaderMap, HeaderName, Method, StatusCode, request};
 use hyper_util::client::legacy;
 use policy::ids::WorkerId;
 
-use crate::Proxy;
 use protocol::api::Endpoint;
 use protocol::verdict::{PushBack, Verdict};
+use state::Routing;
 use tailroute_http::upstream;
 
 /// Whether a request has been counted as a failure of a worker. A request counts once, however many attempts it takes.
@@ -150,8 +150,8 @@ pub struct RetryState {
 
 impl RetryState {
     /// Creates the state of a new request, and adds the request to the retry budget.
-    pub fn new(proxy: &Proxy) -> Self {
-        proxy.retries.lock().request(proxy.state.clock.now());
+    pub fn new(routing: &Routing) -> Self {
+        routing.retries.lock().request(routing.clock.now());
         Self {
             tried: Vec::new(),
             retries: 0,
@@ -162,20 +162,18 @@ impl RetryState {
     /// Returns whether to retry on another worker. If so, charges the retry budget.
     pub fn may_retry(
         &mut self,
-        proxy: &Proxy,
+        routing: &Routing,
         failure: Failure,
         request: &request::Parts,
         has_other: impl FnOnce() -> bool,
     ) -> bool {
         let idempotent = || is_idempotent(&request.method, request.uri.path(), &request.headers);
-        if self.retries >= proxy.state.live().limits.retries
-            || !failure.allows_retry(idempotent)
-            || !has_other()
+        if self.retries >= routing.live().limits.retries || !failure.allows_retry(idempotent) || !has_other()
         {
             return false;
         }
-        if !proxy.retries.lock().take(proxy.state.clock.now()) {
-            proxy.state.metrics.retry_refused();
+        if !routing.retries.lock().take(routing.clock.now()) {
+            routing.metrics.retry_refused();
             return false;
         }
         self.retries += 1;
@@ -183,10 +181,10 @@ impl RetryState {
     }
 
     /// Returns whether to hedge a late request. If so, charges the retry budget.
-    pub fn may_hedge(&self, proxy: &Proxy) -> bool {
-        let paid = proxy.retries.lock().take(proxy.state.clock.now());
+    pub fn may_hedge(&self, routing: &Routing) -> bool {
+        let paid = routing.retries.lock().take(routing.clock.now());
         if !paid {
-            proxy.state.metrics.hedge("refused");
+            routing.metrics.hedge("refused");
         }
         paid
     }
@@ -328,8 +326,12 @@ mod tests {
                 .body(())
                 .unwrap()
                 .into_parts();
-            let mut state = RetryState::new(&seat.proxy);
-            let mut may = || state.may_retry(&seat.proxy, Failure::Unavailable, &parts, || has_other);
+            let mut state = RetryState::new(&seat.proxy.state.routing);
+            let mut may = || {
+                state.may_retry(&seat.proxy.state.routing, Failure::Unavailable, &parts, || {
+                    has_other
+                })
+            };
             let granted = (0..9).filter(|_| may()).count();
             let case = format!("{retries} {floor} {has_other}");
             assert_eq!(granted, allowed, "{case}");
@@ -347,12 +349,15 @@ mod tests {
             config.failure.retry_share = 0.5;
             config.failure.retry_floor_per_s = 0.0;
         });
-        let state = RetryState::new(&seat.proxy);
-        assert!(!state.may_hedge(&seat.proxy), "one request earns half of one");
+        let state = RetryState::new(&seat.proxy.state.routing);
+        assert!(
+            !state.may_hedge(&seat.proxy.state.routing),
+            "one request earns half of one"
+        );
         assert_eq!(seat.metric("tailroute_hedges_total", &["what=refused"]), 1.0);
-        let state = RetryState::new(&seat.proxy);
-        assert!(state.may_hedge(&seat.proxy));
-        assert!(!state.may_hedge(&seat.proxy));
+        let state = RetryState::new(&seat.proxy.state.routing);
+        assert!(state.may_hedge(&seat.proxy.state.routing));
+        assert!(!state.may_hedge(&seat.proxy.state.routing));
     }
 
     #[test]
@@ -395,7 +400,14 @@ mod tests {
             let request = http::Request::post("http://10.0.0.1:8000/")
                 .body(bytes::Bytes::new())
                 .unwrap();
-            let error = seat.proxy.state.client.reply(request).await.unwrap_err();
+            let error = seat
+                .proxy
+                .state
+                .transport
+                .client
+                .reply(request)
+                .await
+                .unwrap_err();
             assert_eq!(Failure::of(&error), failure, "{case}");
             assert_eq!(is_slow_to_connect(&error), is_slow, "{case}");
         }

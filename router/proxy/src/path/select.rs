@@ -13,13 +13,13 @@ use super::ask::Asked;
 use super::evict_first::evict_first;
 use super::objective::ObjectiveOrigin;
 use super::turn::Turn;
-use crate::Proxy;
 use fleet::Worker;
 use fleet::breaker::BreakerState;
 use fleet::facts::Serves;
 use fleet::rotation::{self, Condition};
 use learning::knowledge::{Match, PredictionSource, Scale};
 use protocol::error::ApiError;
+use state::Routing;
 use telemetry::traces::Stage;
 
 /// A worker chosen for a turn.
@@ -98,15 +98,14 @@ impl Choice {
 
 /// Returns the turn's shortest prefill time on any ready worker; `None` if none is ready.
 #[must_use]
-pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
+pub fn least_prefill(routing: &Routing, turn: &Turn) -> Option<Millis> {
     SCRATCH.with_borrow_mut(|scratch| {
         let found = &mut scratch.found;
-        let workers = proxy.state.fleet.workers();
-        proxy
-            .state
+        let workers = routing.fleet.workers();
+        routing
             .knowledge
             .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
-        let eligible = turn.eligibility(proxy, &workers);
+        let eligible = turn.eligibility(routing, &workers);
         let ready = workers
             .iter()
             .filter(|worker| worker.is_ready() && turn.may_go_to(worker) && eligible.admits(worker));
@@ -120,27 +119,26 @@ pub fn least_prefill(proxy: &Proxy, turn: &Turn) -> Option<Millis> {
 }
 
 /// Selects an untried worker. Fails if no worker is ready.
-pub fn select(proxy: &Proxy, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
-    SCRATCH.with_borrow_mut(|scratch| select_with(scratch, proxy, turn, tried))
+pub fn select(routing: &Routing, turn: &Turn, tried: &[WorkerId]) -> Result<Choice, ApiError> {
+    SCRATCH.with_borrow_mut(|scratch| select_with(scratch, routing, turn, tried))
 }
 
 fn select_with(
     scratch: &mut Scratch,
-    proxy: &Proxy,
+    routing: &Routing,
     turn: &Turn,
     tried: &[WorkerId],
 ) -> Result<Choice, ApiError> {
-    let now = proxy.state.clock.now();
-    let instant = || proxy.traces.is_some().then(Instant::now);
+    let now = routing.clock.now();
+    let instant = || routing.config.traces.is_some().then(Instant::now);
     let began = instant();
-    let workers = proxy.state.fleet.workers();
+    let workers = routing.fleet.workers();
     let found = &mut scratch.found;
-    proxy
-        .state
+    routing
         .knowledge
         .look_up_into(&turn.model, &turn.fingerprint, workers.len(), found);
     let matched = instant();
-    scratch.view(proxy, turn, &workers, now);
+    scratch.view(routing, turn, &workers, now);
     scratch.leave_out(tried);
     let Scratch {
         found,
@@ -149,15 +147,14 @@ fn select_with(
         ready,
         usual,
     } = scratch;
-    let decision = decide(proxy, turn, found, views).ok_or_else(|| match tried {
-        [] => proxy.state.no_worker_ready(),
+    let decision = decide(routing, turn, found, views).ok_or_else(|| match tried {
+        [] => routing.no_worker_ready(),
         _ => ApiError::WorkerFailed,
     })?;
     // Views have the order of the slots.
     let at = decision.chosen;
     let worker = Arc::clone(&workers[at]);
-    proxy
-        .state
+    routing
         .metrics
         .decision(decision.policy.as_str(), decision.reason.as_str(), worker.name());
     debug!(
@@ -175,7 +172,7 @@ fn select_with(
         has_alternative: is_other(usual),
         may_go_elsewhere: is_other(ready),
         matched: Matched::of(found, worker.id),
-        evict_first: evict_first(proxy, turn, &worker, found.prompt),
+        evict_first: evict_first(routing, turn, &worker, found.prompt),
         worker,
         decision,
         view: views[at].clone(),
@@ -189,7 +186,7 @@ fn select_with(
 
 impl Scratch {
     /// Views every worker for this turn: readiness and resident tokens.
-    fn view(&mut self, proxy: &Proxy, turn: &Turn, workers: &[Arc<Worker>], now: Millis) {
+    fn view(&mut self, routing: &Routing, turn: &Turn, workers: &[Arc<Worker>], now: Millis) {
         let Self {
             found,
             views,
@@ -197,7 +194,7 @@ impl Scratch {
             ready,
             usual,
         } = self;
-        let eligible = turn.eligibility(proxy, workers);
+        let eligible = turn.eligibility(routing, workers);
         views.clear();
         views.extend(workers.iter().map(|worker| {
             let slot = worker.id.index();
@@ -208,7 +205,7 @@ impl Scratch {
         }));
         ready.clear();
         ready.extend(views.iter().map(|view| view.ready));
-        narrow(proxy, workers, now, turn.source(), views, conditions);
+        narrow(routing, workers, now, turn.source(), views, conditions);
         usual.clear();
         usual.extend(views.iter().map(|view| view.ready));
         rotation::avoid(views, conditions);
@@ -244,12 +241,12 @@ impl Scratch {
 
 /// Decides by the active policy, and evaluates the shadow policy on the same snapshot. Returns `None` if no worker is
 /// ready.
-fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
-    let policy = proxy.state.policy.load();
+fn decide(routing: &Routing, turn: &Turn, found: &Match, views: &[WorkerView]) -> Option<Decision> {
+    let policy = routing.policy.load();
     let snapshot = Snapshot {
         workers: views,
         settings: &policy.settings,
-        sequence: proxy.next_sequence(),
+        sequence: routing.next_sequence(),
     };
     let session = turn.session.as_ref();
     let live;
@@ -257,7 +254,7 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
         ObjectiveOrigin::Default => "",
         ObjectiveOrigin::Header => config::OF_HEADER,
         ObjectiveOrigin::Class(_) => {
-            live = proxy.state.live();
+            live = routing.live();
             turn.goal.origin.named(&live.objective)
         }
     };
@@ -265,14 +262,14 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
         prompt: found.prompt,
         resident: &found.resident,
         objective: turn.goal.ttft,
-        last_worker: session.and_then(|session| proxy.state.knowledge.last_worker(session.key)),
+        last_worker: session.and_then(|session| routing.knowledge.last_worker(session.key)),
         conversation: session.map(|session| ConversationId(session.key)),
         head: turn.fingerprint.chain.hashes().first().copied(),
         class,
         ask: turn.asked.as_deref().map(Asked::ask),
     };
     let decision = route::decide(&snapshot, &asked)?;
-    if let Some(shadow) = &*proxy.state.operator.shadow.load() {
+    if let Some(shadow) = &*routing.shadow.load() {
         shadow.see(&snapshot, &asked, &decision);
     }
     Some(decision)
@@ -280,7 +277,7 @@ fn decide(proxy: &Proxy, turn: &Turn, found: &Match, views: &[WorkerView]) -> Op
 
 /// Excludes failing and recovering workers as long as enough others remain.
 pub(super) fn narrow(
-    proxy: &Proxy,
+    routing: &Routing,
     workers: &[Arc<Worker>],
     now: Millis,
     source: Option<u64>,
@@ -292,8 +289,8 @@ pub(super) fn narrow(
     if conditions.iter().all(|condition| *condition == Condition::WELL) {
         return;
     }
-    let passed_over = rotation::narrow(views, conditions, proxy.state.config.failure.max_ejected_share);
-    proxy.state.metrics.breakers_passed_over(passed_over);
+    let passed_over = rotation::narrow(views, conditions, routing.config.failure.max_ejected_share);
+    routing.metrics.breakers_passed_over(passed_over);
 }
 
 #[cfg(test)]

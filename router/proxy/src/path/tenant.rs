@@ -5,11 +5,13 @@ use protocol::error::ApiError;
 use protocol::routes::Route;
 
 use crate::Proxy;
+use crate::admission::Admission;
+use state::Routing;
 
 /// Checks a tenant's body. Fails with 403 if it names an object in an engine that may be another tenant's.
-pub fn permit_body(proxy: &Proxy, foreign: Option<&'static str>) -> Result<(), ApiError> {
+pub fn permit_body(admission: &Admission, foreign: Option<&'static str>) -> Result<(), ApiError> {
     match foreign {
-        Some(what) if is_isolating(proxy) => Err(ApiError::ForeignState(what)),
+        Some(what) if is_isolating(admission) => Err(ApiError::ForeignState(what)),
         _ => Ok(()),
     }
 }
@@ -33,28 +35,31 @@ pub fn permit(proxy: &Proxy, route: &Route) -> Result<(), ApiError> {
             "WebSockets",
             "Ask your operator to set admission.unsalted_websockets.",
         ),
-        Route::Turn(endpoint) if endpoint.is_cached() && !endpoint.generates() && shares_inputs(proxy) => (
-            settings.unsalted_embeddings,
-            "SGLang's embedding models",
-            "Ask your operator to serve them with --disable-radix-cache, or to set admission.unsalted_embeddings.",
-        ),
+        Route::Turn(endpoint)
+            if endpoint.is_cached() && !endpoint.generates() && shares_inputs(&proxy.state.routing) =>
+        {
+            (
+                settings.unsalted_embeddings,
+                "SGLang's embedding models",
+                "Ask your operator to serve them with --disable-radix-cache, or to set admission.unsalted_embeddings.",
+            )
+        }
         _ => return Ok(()),
     };
-    if allowed || !is_isolating(proxy) {
+    if allowed || !is_isolating(&proxy.admission) {
         return Ok(());
     }
     Err(ApiError::Unsalted { what, instead })
 }
 
 /// Returns whether there are tenants to isolate. Without salts, engines isolate nothing.
-fn is_isolating(proxy: &Proxy) -> bool {
-    proxy.admission.keys().isolates() && proxy.admission.settings().salt_requests
+fn is_isolating(admission: &Admission) -> bool {
+    admission.keys().isolates() && admission.settings().salt_requests
 }
 
 /// Returns whether a healthy worker caches inputs without a salt, or may do so.
-fn shares_inputs(proxy: &Proxy) -> bool {
-    proxy
-        .state
+fn shares_inputs(routing: &Routing) -> bool {
+    routing
         .fleet
         .workers()
         .iter()

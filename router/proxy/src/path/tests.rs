@@ -184,7 +184,7 @@ async fn the_health_is_that_of_the_fleet() {
         ),
         (
             "draining",
-            |seat| seat.proxy.state.start_draining(),
+            |seat| seat.proxy.state.operations.start_draining(),
             "503 draining",
         ),
         ("busy", |seat| seat.hold("a", AdminState::Cordoned), "200 "),

@@ -36,7 +36,9 @@ use super::{cors, named};
 use crate::Proxy;
 use protocol::error::ApiError;
 use protocol::headers;
+use state::Routing;
 use tailroute_http::body::{self, Body};
+use telemetry::context::Ids;
 
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
@@ -60,6 +62,7 @@ pub(super) async fn open(
         deadline,
         ..
     } = *context;
+    let state = &proxy.state;
     let is_h2 = is_extended_connect(request.method(), request.extensions());
     // With HTTP/2, the data after the head is the tunnel's, so that a length is not of a body.
     if !request.body().is_end_stream() || (is_h2 && request.headers().contains_key(CONTENT_LENGTH)) {
@@ -68,49 +71,49 @@ pub(super) async fn open(
     let permit = context.permit()?;
     let client = hyper::upgrade::on(&mut request);
     let (head, _) = request.into_parts();
-    let origins = &proxy.state.config.http.cors_origins;
+    let origins = &state.config.http.cors_origins;
     if let Some(origin) = head.headers.get(ORIGIN)
         && !cors::is_allowed(origins, origin)
     {
         return Err(ApiError::OriginNotAllowed);
     }
-    let model = named::tunnel(proxy, head.uri.query())?;
+    let model = named::tunnel(&state.routing, head.uri.query())?;
     if let Some(model) = &model {
-        super::models::check_again(proxy, model).await?;
+        super::models::check_again(&state.routing, model).await?;
     }
     let wanted = Wanted {
         model,
         ..Wanted::default()
     };
-    let mut in_flight =
-        pass::some_worker(proxy, &head.headers, &[], &wanted).ok_or_else(|| proxy.state.no_worker_ready())?;
+    let mut in_flight = pass::some_worker(&state.routing, &head.headers, &[], &wanted)
+        .ok_or_else(|| state.routing.no_worker_ready())?;
     let worker = Arc::clone(in_flight.worker());
     let asked = ask(proxy, &head, is_h2, &worker)?;
-    let limit = proxy.state.live().limits.first_byte_timeout;
+    let limit = state.routing.live().limits.first_byte_timeout;
     let sent = Instant::now();
     let until = sent + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    let asking = proxy
-        .state
+    let asking = state
+        .transport
         .client
         .upgrade(asked, HeaderValue::from_static(WEBSOCKET));
     let mut response = match timeout_at(own.unwrap_or(until), asking).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
-            note(proxy, &worker, &error, failure);
+            note(state, &worker, &error, failure);
             if failure.is_the_workers() {
-                proxy.state.failed(&mut in_flight, None);
+                state.failed(&mut in_flight, None);
             }
             return Err(ApiError::WorkerFailed);
         }
         Err(_) if own.is_some() => return Err(deadline.exceeded()),
         Err(_) => {
             let error = format_args!("no response within {} s", limit.as_secs_f64());
-            proxy
-                .state
+            state
+                .routing
                 .log_failure(&worker, &error, "the worker did not answer the upgrade");
-            proxy.state.failed(&mut in_flight, None);
+            state.failed(&mut in_flight, None);
             return Err(ApiError::WorkerTimeout(limit));
         }
     };
@@ -122,22 +125,22 @@ pub(super) async fn open(
         is_h2 && response.status().is_success()
     };
     if is_unfit {
-        proxy
-            .state
+        state
+            .routing
             .log_failure(&worker, &response.status(), "no WebSocket");
-        proxy.state.failed(&mut in_flight, None);
+        state.failed(&mut in_flight, None);
         return Err(ApiError::WorkerFailed);
     }
     if !is_open {
         let judged = Judged::of(response).await;
-        judged.account(proxy, &mut in_flight, &Charged::default());
+        judged.account(state, &mut in_flight, &Charged::default());
         return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
     if in_flight.answered() {
-        proxy.state.breaker_closed(&worker);
+        state.operations.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);
-    let opened = opened(proxy, response, &worker, is_h2);
+    let opened = opened(&state.routing, response, &worker, is_h2);
     let proxy = Arc::clone(proxy);
     tokio::spawn(async move {
         let ended = join(&proxy, client, upstream).await;
@@ -146,15 +149,20 @@ pub(super) async fn open(
             Err(error) => debug!(worker = in_flight.worker().name(), %error, "tunnel broke"),
         }
         let outcome = if ended.is_ok() { "ok" } else { "broken" };
-        timer.record(&proxy, outcome);
+        timer.record(&proxy.state.routing, outcome);
         drop((in_flight, permit));
     });
     Ok(opened)
 }
 
-fn opened<B>(proxy: &Proxy, response: Response<B>, worker: &fleet::Worker, is_h2: bool) -> Response<Body> {
+fn opened<B>(
+    routing: &Routing,
+    response: Response<B>,
+    worker: &fleet::Worker,
+    is_h2: bool,
+) -> Response<Body> {
     let (mut parts, _) = response.into_parts();
-    mark(proxy, &mut parts.headers, worker, None);
+    mark(routing, &mut parts.headers, worker, None);
     if is_h2 {
         parts.status = StatusCode::OK;
         parts.headers.remove(ACCEPT);
@@ -183,7 +191,7 @@ fn ask(
     }
     if is_h2 {
         // RFC 8441 has no key, but the worker requires one. Its answer to the key is not relayed.
-        headers.insert(KEY, key(proxy));
+        headers.insert(KEY, key(&proxy.ids));
         headers.entry(VERSION).or_insert(HeaderValue::from_static("13"));
     }
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
@@ -194,9 +202,9 @@ fn ask(
 }
 
 /// Returns sixteen bytes in base64. They need not be secret: the key protects browsers (RFC 6455, section 10.3).
-fn key(proxy: &Proxy) -> HeaderValue {
+fn key(ids: &Ids) -> HeaderValue {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let bits = xxh3_128_with_seed(proxy.ids.next().hex().as_bytes(), 1);
+    let bits = xxh3_128_with_seed(ids.next().hex().as_bytes(), 1);
     let mut text: String = (0..22)
         .map(|digit| {
             // 21 digits of six bits and one of two bits.

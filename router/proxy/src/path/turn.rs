@@ -25,6 +25,7 @@ use protocol::error::ApiError;
 use protocol::fingerprint::{Extent, Fingerprint};
 use protocol::tenant::Edit;
 use protocol::{headers, parse, steering};
+use state::Routing;
 use telemetry::context::TraceId;
 
 /// A parsed and fingerprinted turn.
@@ -78,12 +79,12 @@ impl Turn {
         let parsed = parse::parse_for(caller.tenant(), endpoint, body)?;
         steering::permit_body(proxy.state.config.http.transfer_fields, parsed.steering)?;
         if caller.tenant().is_some() {
-            tenant::permit_body(proxy, parsed.foreign.or(parsed.steering))?;
+            tenant::permit_body(&proxy.admission, parsed.foreign.or(parsed.steering))?;
         }
         // An empty name is none, as engines have it.
         let model = parsed.model.filter(|model| !model.is_empty());
         if let Some(model) = &model {
-            models::check(proxy, model)?;
+            models::check(&proxy.state.routing, model)?;
         }
         let previous = parsed.previous.as_deref();
         let kept = previous.and_then(|id| proxy.stored.find(caller.seed(), id));
@@ -102,17 +103,23 @@ impl Turn {
                 headers,
                 parsed.session.as_deref(),
                 &parsed.fingerprint.chain,
-                &proxy.state.knowledge,
+                &proxy.state.routing.knowledge,
             ),
         };
         let model: Arc<str> = model.unwrap_or_default().into();
-        let expected = expect(proxy, arrived, session.as_ref(), headers, parsed.has_tools);
+        let expected = expect(
+            &proxy.state.routing,
+            arrived,
+            session.as_ref(),
+            headers,
+            parsed.has_tools,
+        );
         Ok(Self {
             endpoint,
             arrived,
             body_bytes: body.len(),
             allowed: parsed.allowed,
-            goal: Goal::of(headers, &model, &proxy.state.live().objective),
+            goal: Goal::of(headers, &model, &proxy.state.routing.live().objective),
             model,
             fingerprint: parsed.fingerprint,
             edits: parsed.edits,
@@ -131,9 +138,9 @@ impl Turn {
     }
 
     /// Returns the workers that are eligible by the turn's model, among those that it may go to.
-    pub(super) fn eligibility(&self, proxy: &Proxy, workers: &[Arc<Worker>]) -> Eligibility<'_> {
+    pub(super) fn eligibility(&self, routing: &Routing, workers: &[Arc<Worker>]) -> Eligibility<'_> {
         let among = workers.iter().filter(|worker| self.may_go_to(worker));
-        Eligibility::of(among, &self.model, proxy.state.config.routing.unlisted_models)
+        Eligibility::of(among, &self.model, routing.config.routing.unlisted_models)
     }
 
     /// Returns a hash of the prompt and its client, for breakers: the same request fails for the same reason. `None` if
@@ -149,21 +156,21 @@ impl Turn {
 
     /// Returns the tokens of the prompt, counted or estimated. If no prompt is recognised, the whole body counts, so
     /// none is free.
-    pub fn tokens(&self, proxy: &Proxy) -> Tokens {
+    pub fn tokens(&self, routing: &Routing) -> Tokens {
         let bytes = match self.fingerprint.extent {
             Extent::Tokens(tokens) => return Tokens(tokens),
             Extent::Bytes(0) if self.endpoint.only_counts() => return Tokens::ZERO,
             Extent::Bytes(0) => self.body_bytes as u64,
             Extent::Bytes(bytes) => bytes,
         };
-        let knowledge = &proxy.state.knowledge;
+        let knowledge = &routing.knowledge;
         let text = Tokens((bytes as f64 * knowledge.ratio(&self.model)).ceil() as u64);
         text + knowledge.media_tokens(&self.model, &self.fingerprint.media)
     }
 }
 
 fn expect(
-    proxy: &Proxy,
+    routing: &Routing,
     arrived: Millis,
     session: Option<&Session>,
     headers: &HeaderMap,
@@ -173,14 +180,13 @@ fn expect(
     let api_key = headers
         .get(AUTHORIZATION)
         .map(|value| xxhash_rust::xxh3::xxh3_64(value.as_bytes()));
-    let mut expected = proxy
-        .state
+    let mut expected = routing
         .feedback
         .conversations
         .lock()
         .arrived(arrived, key, api_key, tools);
-    if !proxy.state.config.learning.habits {
-        expected.next_prompt = proxy.state.live().objective.next_prompt;
+    if !routing.config.learning.habits {
+        expected.next_prompt = routing.live().objective.next_prompt;
     }
     expected
 }

@@ -16,12 +16,12 @@ pub(super) async fn turn(
     permit: &mut RequestPermit,
 ) -> Result<(), ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let tokens = turn.tokens(proxy);
+    let tokens = turn.tokens(&proxy.state.routing);
     // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
-    permit.charge = caller.charge(proxy.state.clock, tokens)?;
+    permit.charge = caller.charge(proxy.state.routing.clock, tokens)?;
     permit.turn = enter(context, turn, tokens).await?;
-    let waited = (proxy.state.clock.now() - turn.arrived).0 / 1e3;
-    proxy.state.metrics.admitted(caller.name(), waited);
+    let waited = (proxy.state.routing.clock.now() - turn.arrived).0 / 1e3;
+    proxy.state.routing.metrics.admitted(caller.name(), waited);
     Ok(())
 }
 
@@ -34,18 +34,18 @@ async fn enter(
     let settings = proxy.admission.settings();
     let shed = settings.shed.then(|| Shed {
         due: turn.arrived + Millis(turn.goal.ttft.0 * (1.0 - MARGIN)),
-        prefill: select::least_prefill(proxy, turn).unwrap_or(Millis::ZERO),
+        prefill: select::least_prefill(&proxy.state.routing, turn).unwrap_or(Millis::ZERO),
     });
     let ask = Ask {
-        model: gate::model(proxy, &turn.model).into(),
+        model: gate::model(&proxy.state.routing, &turn.model).into(),
         flow: caller.flow(),
         standing: caller.standing(),
         // A permit is held for prefill and response, so the cost includes an assumed reply.
         cost: (tokens + REPLY).as_f64(),
-        patience: gate::patience(proxy, shed),
+        patience: gate::patience(&proxy.admission, shed),
         shed,
     };
-    Gate::enter(proxy, ask).await
+    Gate::enter(&proxy.admission, ask).await
 }
 
 /// Share of the objective reserved for what predictions omit, such as the network. Under overload every admitted turn

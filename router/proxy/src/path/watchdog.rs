@@ -133,7 +133,7 @@ impl WatchdogState {
 impl Watchdog {
     /// Begins to watch the response to a request that was sent to a worker at this time.
     pub fn new(proxy: &Proxy, deadline: Deadline, sent: Instant) -> Self {
-        let live = proxy.state.live();
+        let live = proxy.state.routing.live();
         let waits = WatchdogState {
             first: live.limits.first_byte_timeout,
             idle: live.limits.idle_timeout,

@@ -78,10 +78,14 @@ async fn offer(state: &State, bus: &Bus, client: &Client, message: Message) {
         return;
     }
     // A draining or just started replica offers nothing, but answers so that the joiner need not wait.
-    let gives = bus.knows_things() && !state.is_draining();
+    let gives = bus.knows_things() && !state.operations.is_draining();
     let offer = Offer {
         id: bus.id,
-        up_ms: if gives { state.clock.now().0 as u64 } else { 0 },
+        up_ms: if gives {
+            state.routing.clock.now().0 as u64
+        } else {
+            0
+        },
         name: bus.name.clone(),
     };
     // Without an answer the joiner times out and starts without a snapshot.

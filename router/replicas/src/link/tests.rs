@@ -65,7 +65,7 @@ fn replica(address: &str) -> (Arc<State>, Arc<Bus>) {
     };
     let environment = BTreeMap::from([("TAILROUTE_FLEET__NATS".to_owned(), format!("nats://{address}"))]);
     let state = State::new(config::load_file(None, environment, overrides).unwrap()).unwrap();
-    let bus = Bus::new(state.config.fleet.as_ref().unwrap(), state.metrics.bus());
+    let bus = Bus::new(state.config.fleet.as_ref().unwrap(), state.routing.metrics.bus());
     (state, Arc::new(bus))
 }
 
@@ -93,14 +93,14 @@ async fn reconnects_after(message: &'static str) {
     next_connection(&mut server).await;
     until(&bus, true).await;
     assert!(bus.bucket().is_some());
-    let mut events = state.operator.events.listen();
+    let mut events = state.operations.operator.events.listen();
     server.say.send(message).await.unwrap();
     let lost = async { while events.recv().await.unwrap().now != json!({ "connected": false }) {} };
     let lost = tokio::time::timeout(Duration::from_secs(30), lost).await;
     assert!(lost.is_ok(), "the lost connection is announced");
     next_connection(&mut server).await;
     until(&bus, true).await;
-    assert!(bus.state(state.clock.now()).connected && bus.bucket().is_some());
+    assert!(bus.state(state.routing.clock.now()).connected && bus.bucket().is_some());
     assert!(!running.is_finished(), "the link goes on");
     running.abort();
 }
@@ -123,14 +123,14 @@ async fn headers_longer_than_their_message_lead_to_a_new_client() {
 #[tokio::test(start_paused = true)]
 async fn the_state_of_a_link_whose_client_has_ended_names_the_cause() {
     let (state, bus) = replica("127.0.0.1:1");
-    bus.set_up(state.clock.now(), true);
+    bus.set_up(state.routing.clock.now(), true);
     let (tell, mut events) = mpsc::channel(1);
     drop(tell);
     watch(&state, &bus, &mut events).await;
     assert!(bus.is_up(), "only its end was noticed");
     trouble(&state, &bus, "the NATS client ended");
     disconnected(&state, &bus);
-    let shown = bus.state(state.clock.now());
+    let shown = bus.state(state.routing.clock.now());
     assert_eq!(
         (shown.connected, shown.error.as_deref()),
         (false, Some("the NATS client ended"))

@@ -44,9 +44,9 @@ struct Revert {
 impl Document {
     /// Returns the current policy as the first document of a bucket.
     pub(super) fn first(state: &State, bus: &Bus) -> Self {
-        let (now, timers) = state.policy.now();
+        let (now, timers) = state.routing.policy.now();
         let mut document = Self::of(state, bus, &now, &timers);
-        if state.policy.is_shared() {
+        if state.routing.policy.is_shared() {
             // The old bucket was lost, and this is a new history.
             document.lineage = document.lineage.wrapping_add(1);
         }
@@ -60,7 +60,7 @@ impl Document {
         before: &Arc<Revision>,
         timers: &Timers,
     ) -> Self {
-        let timers = timers::after(timers, state.clock.now(), before, change);
+        let timers = timers::after(timers, state.routing.clock.now(), before, change);
         let next = Revision {
             revision: before.revision + 1,
             settings: change.settings.clone(),
@@ -77,7 +77,7 @@ impl Document {
 
     fn of(state: &State, bus: &Bus, revision: &Revision, timers: &Timers) -> Self {
         Self {
-            lineage: state.policy.lineage(),
+            lineage: state.routing.policy.lineage(),
             revision: revision.revision,
             settings: serde_json::to_value(&revision.settings).unwrap_or_default(),
             since_unix_ms: revision.since_unix_ms,
@@ -86,7 +86,7 @@ impl Document {
             reason: revision.reason.clone(),
             source: revision.source,
             temporary: revision.temporary,
-            timers: timers::written(timers, state.clock.now(), unix_ms()),
+            timers: timers::written(timers, state.routing.clock.now(), unix_ms()),
             revert: None,
         }
     }
@@ -112,7 +112,7 @@ impl Document {
     /// Converts the document into a revision for this replica. Fails if its settings are invalid.
     pub(super) fn adopted(&self, state: &State) -> Result<Adopted, String> {
         let settings = settings_of(&self.settings)?;
-        let now = state.clock.now();
+        let now = state.routing.clock.now();
         let mut timers = timers::read(&self.timers, now, unix_ms());
         if let Some(revert) = &self.revert {
             let lasting = differing(&settings, &settings_of(&revert.to)?);

@@ -34,7 +34,7 @@ fn spec(name: &str, url: &str) -> config::Worker {
 }
 
 fn locality(of: &State, value: f64, seconds: Option<f64>) {
-    let mut settings = of.policy.load().settings.clone();
+    let mut settings = of.routing.policy.load().settings.clone();
     settings.weights.locality = value;
     let change = Change {
         settings,
@@ -51,11 +51,11 @@ fn locality(of: &State, value: f64, seconds: Option<f64>) {
 fn decided() -> Arc<State> {
     let state = state(&config());
     locality(&state, 3.0, Some(600.0));
-    let one = state.fleet.find("one").unwrap();
+    let one = state.routing.fleet.find("one").unwrap();
     one.set_admin_state(AdminState::Cordoned);
     one.pin_alpha(Some(PinnedAlpha {
         alpha_ms_per_token: 0.5,
-        until: Some(state.clock.now() + Millis(600_000.0)),
+        until: Some(state.routing.clock.now() + Millis(600_000.0)),
     }));
     let measured = Measured {
         cost: PrefillCost::linear(0.2, 5.0),
@@ -63,7 +63,7 @@ fn decided() -> Arc<State> {
         r_squared: 0.9,
     };
     state.calibrate(&one, measured);
-    let two = state.fleet.find("two").unwrap();
+    let two = state.routing.fleet.find("two").unwrap();
     state.leave(&two);
     state.forget_if_done(&two);
     let three = state.join(spec("three", "http://127.0.0.1:3")).unwrap();
@@ -72,13 +72,13 @@ fn decided() -> Arc<State> {
         kappa_max: 7.0,
         ..policy::route::Settings::default()
     };
-    state.operator.shadow.store(Some(Shadow::new(settings).into()));
+    state.routing.shadow.store(Some(Shadow::new(settings).into()));
     state
 }
 
 /// Returns each worker of a router with its source and hold.
 fn workers(state: &State) -> Vec<(String, WorkerSource, AdminState)> {
-    let present = state.fleet.present();
+    let present = state.routing.fleet.present();
     let shown = |worker: &Arc<fleet::Worker>| (worker.name().to_owned(), worker.source, worker.admin_state());
     present.iter().map(shown).collect()
 }
@@ -104,23 +104,32 @@ async fn everything_that_was_decided_is_in_force_after_a_restart() {
             ("three".to_owned(), WorkerSource::Operator, AdminState::Draining),
         ]
     );
-    assert_eq!(after.policy.load().settings, before.policy.load().settings);
-    assert_eq!(after.policy.history().len(), 2);
     assert_eq!(
-        after.policy.now().1.keys().collect::<Vec<_>>(),
+        after.routing.policy.load().settings,
+        before.routing.policy.load().settings
+    );
+    assert_eq!(after.routing.policy.history().len(), 2);
+    assert_eq!(
+        after.routing.policy.now().1.keys().collect::<Vec<_>>(),
         ["/weights/locality"]
     );
-    let one = after.fleet.find("one").unwrap();
+    let one = after.routing.fleet.find("one").unwrap();
     assert_eq!(one.pinned_alpha().unwrap().alpha_ms_per_token, 0.5);
-    assert_eq!(one.calibration(), before.fleet.find("one").unwrap().calibration());
-    let three = after.fleet.find("three").unwrap();
-    assert_eq!(three.spec, before.fleet.find("three").unwrap().spec);
-    let shadow = after.operator.shadow.load();
+    assert_eq!(
+        one.calibration(),
+        before.routing.fleet.find("one").unwrap().calibration()
+    );
+    let three = after.routing.fleet.find("three").unwrap();
+    assert_eq!(three.spec, before.routing.fleet.find("three").unwrap().spec);
+    let shadow = after.routing.shadow.load();
     assert_eq!(shadow.as_ref().unwrap().settings.kappa_max, 7.0);
     // A second restart has it as well.
     let again = restarted(&config(), &taken(&after));
     assert_eq!(workers(&again), workers(&after));
-    assert_eq!(again.policy.now().0.revision, before.policy.now().0.revision);
+    assert_eq!(
+        again.routing.policy.now().0.revision,
+        before.routing.policy.now().0.revision
+    );
     let words = before.decided();
     for named in [
         "policy revision 2 by ann",
@@ -138,7 +147,7 @@ async fn nothing_decided_restores_nothing() {
     assert!(before.decided().is_empty());
     let after = restarted(&config(), &taken(&before));
     assert_eq!(workers(&after), workers(&before));
-    assert_eq!(after.policy.history().len(), 1);
+    assert_eq!(after.routing.policy.history().len(), 1);
 }
 
 #[tokio::test]
@@ -149,13 +158,13 @@ async fn an_entry_that_was_changed_in_the_file_since_has_the_last_word() {
     changed.workers[1].capacity = policy::units::Tokens(1_000_000);
     changed.workers[1].capacity_is_known = true;
     let after = restarted(&changed, &document);
-    assert!(after.fleet.find("two").is_some());
+    assert!(after.routing.fleet.find("two").is_some());
     // The added worker is in the file now, under its name or another one.
     for name in ["three", "blue"] {
         let mut taken_over = config();
         taken_over.workers.push(spec(name, "http://127.0.0.1:3"));
         let after = restarted(&taken_over, &document);
-        let found = after.fleet.find(name).unwrap();
+        let found = after.routing.fleet.find(name).unwrap();
         assert_eq!(found.source, WorkerSource::Configuration);
         let hold = if name == "three" {
             AdminState::Draining
@@ -163,30 +172,30 @@ async fn an_entry_that_was_changed_in_the_file_since_has_the_last_word() {
             AdminState::None
         };
         assert_eq!(found.admin_state(), hold, "a hold follows the name");
-        assert!(after.fleet.find("two").is_none());
+        assert!(after.routing.fleet.find("two").is_none());
     }
     // Another address is another machine.
     let mut moved = config();
     moved.workers[0].url = "http://127.0.0.1:9".parse().unwrap();
     let after = restarted(&moved, &document);
-    let one = after.fleet.find("one").unwrap();
+    let one = after.routing.fleet.find("one").unwrap();
     assert_eq!(one.admin_state(), AdminState::Cordoned);
     assert!(one.pinned_alpha().is_none() && one.calibration().is_none());
     // A worker that left the file is forgotten.
     let mut without = config();
     without.workers.remove(1);
-    assert_eq!(restarted(&without, &document).fleet.present().len(), 2);
+    assert_eq!(restarted(&without, &document).routing.fleet.present().len(), 2);
 }
 
 #[tokio::test]
 async fn a_worker_that_was_replaced_under_its_name_stays_replaced() {
     let before = state(&config());
-    let two = before.fleet.find("two").unwrap();
+    let two = before.routing.fleet.find("two").unwrap();
     before.leave(&two);
     before.forget_if_done(&two);
     before.join(spec("two", "http://127.0.0.1:7")).unwrap();
     let after = restarted(&config(), &taken(&before));
-    let two = after.fleet.find("two").unwrap();
+    let two = after.routing.fleet.find("two").unwrap();
     assert_eq!(
         (two.source, two.spec.url.to_string()),
         (WorkerSource::Operator, "http://127.0.0.1:7/".to_owned())
@@ -202,8 +211,8 @@ async fn a_time_that_passed_in_between_has_ended() {
     let after = restarted(&config(), document.to_string().as_bytes());
     let (_, reverted) = after.revert_policy().expect("it is due");
     assert_eq!(reverted.settings, policy::route::Settings::default());
-    let one = after.fleet.find("one").unwrap();
-    assert!(one.unpin_due(after.clock.now()).is_some());
+    let one = after.routing.fleet.find("one").unwrap();
+    assert!(one.unpin_due(after.routing.clock.now()).is_some());
 }
 
 #[tokio::test]
@@ -213,12 +222,13 @@ async fn kept_state_of_a_worker_waits_until_discovery_has_found_it() {
         .join_named(spec("pod", "http://127.0.0.1:5"), WorkerSource::Kubernetes, true)
         .unwrap();
     before
+        .routing
         .fleet
         .find("pod")
         .unwrap()
         .set_admin_state(AdminState::Cordoned);
     let after = restarted(&config(), &taken(&before));
-    assert!(after.fleet.find("pod").is_none(), "discovery adds it");
+    assert!(after.routing.fleet.find("pod").is_none(), "discovery adds it");
     // A snapshot in the meantime has it, too.
     let after = restarted(&config(), &taken(&after));
     let pod = after
@@ -280,7 +290,7 @@ async fn each_member_is_checked_and_a_wrong_one_leaves_the_others() {
     ] {
         let after = with(pointer, value.clone());
         assert_eq!(names(&after), ["one"], "{value}");
-        assert_eq!(after.policy.now().0.revision, 2, "{value}");
+        assert_eq!(after.routing.policy.now().0.revision, 2, "{value}");
     }
     for (pointer, value) in [
         ("/workers", json!([])),
@@ -289,16 +299,16 @@ async fn each_member_is_checked_and_a_wrong_one_leaves_the_others() {
     ] {
         let after = with(pointer, value);
         assert_eq!(
-            after.fleet.find("one").unwrap().admin_state(),
+            after.routing.fleet.find("one").unwrap().admin_state(),
             AdminState::None,
             "{pointer}"
         );
         assert_eq!(names(&after), ["one", "three"]);
     }
     let after = with("/workers/one/alpha/alpha_ms_per_token", json!(-1));
-    assert!(after.fleet.find("one").unwrap().pinned_alpha().is_none());
+    assert!(after.routing.fleet.find("one").unwrap().pinned_alpha().is_none());
     let after = with("/workers/one/measured/cost/alpha_ms_per_token", json!(1e300));
-    assert!(after.fleet.find("one").unwrap().calibration().is_none());
+    assert!(after.routing.fleet.find("one").unwrap().calibration().is_none());
     for document in [&b""[..], b"7", b"[]", b"{}", b"{\"added\":[[[[", b"\xff"] {
         assert_eq!(names(&restarted(&config(), document)), ["one", "two"]);
     }

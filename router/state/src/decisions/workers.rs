@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::Routing;
 use config::WorkerDocument;
 use fleet::Worker;
 use fleet::overrides::{AdminState, Measured, PinnedAlpha};
@@ -53,7 +54,7 @@ struct KeptMeasured {
 }
 
 impl KeptWorker {
-    fn of(state: &State, worker: &Worker) -> Option<Self> {
+    fn of(routing: &Routing, worker: &Worker) -> Option<Self> {
         let hold = match worker.admin_state() {
             AdminState::Cordoned => Some(Hold::Cordoned),
             AdminState::Draining => Some(Hold::Draining),
@@ -62,7 +63,9 @@ impl KeptWorker {
         };
         let alpha = worker.pinned_alpha().map(|pin| KeptAlpha {
             alpha_ms_per_token: pin.alpha_ms_per_token,
-            until_unix_ms: pin.until.map(|until| state.clock.unix_ms(until).max(0.0) as u64),
+            until_unix_ms: pin
+                .until
+                .map(|until| routing.clock.unix_ms(until).max(0.0) as u64),
         });
         let measured = worker.calibration().map(|measured| KeptMeasured {
             cost: measured.cost,
@@ -86,7 +89,7 @@ impl KeptWorker {
                 Hold::Cordoned => AdminState::Cordoned,
                 Hold::Draining => AdminState::Draining,
             });
-            state.worker_changed(worker);
+            state.operations.worker_changed(worker);
         }
         let is_there = self.url == worker.spec.url.to_string();
         if !is_there && (self.alpha.is_some() || self.measured.is_some()) {
@@ -115,9 +118,9 @@ impl KeptWorker {
                 alpha_ms_per_token: alpha.alpha_ms_per_token,
                 until: alpha
                     .until_unix_ms
-                    .map(|until| state.clock.now() + policy::units::Millis(left(until))),
+                    .map(|until| state.routing.clock.now() + policy::units::Millis(left(until))),
             }));
-            state.operator.alphas_set.notify_one();
+            state.operations.operator.alphas_set.notify_one();
         }
     }
 
@@ -154,14 +157,14 @@ fn digest(spec: &config::Worker) -> String {
 }
 
 /// Returns the digests of the configured workers by name.
-pub(super) fn configured(state: &State) -> BTreeMap<String, String> {
+pub(super) fn configured(routing: &Routing) -> BTreeMap<String, String> {
     let digest = |spec: &config::Worker| (spec.name.clone(), digest(spec));
-    state.config.workers.iter().map(digest).collect()
+    routing.config.workers.iter().map(digest).collect()
 }
 
 /// Returns the documents of the workers that were added by hand.
-pub(super) fn added(state: &State) -> Vec<Value> {
-    let present = state.fleet.present();
+pub(super) fn added(routing: &Routing) -> Vec<Value> {
+    let present = routing.fleet.present();
     let added = present
         .iter()
         .filter(|worker| worker.source == WorkerSource::Operator && !worker.admin_state().is_final());
@@ -169,8 +172,8 @@ pub(super) fn added(state: &State) -> Vec<Value> {
 }
 
 /// Returns the names of the configured workers that were removed by hand.
-pub(super) fn removed(state: &State) -> Vec<String> {
-    let present = state.fleet.present();
+pub(super) fn removed(routing: &Routing) -> Vec<String> {
+    let present = routing.fleet.present();
     let is_there = |name: &str| {
         present.iter().any(|worker| {
             worker.name() == name
@@ -178,15 +181,15 @@ pub(super) fn removed(state: &State) -> Vec<String> {
                 && !worker.admin_state().is_final()
         })
     };
-    let names = state.config.workers.iter().map(|spec| &spec.name);
+    let names = routing.config.workers.iter().map(|spec| &spec.name);
     names.filter(|name| !is_there(name)).cloned().collect()
 }
 
 /// Returns the decisions about each worker, including those that have not been found yet.
 pub(super) fn kept(state: &State) -> BTreeMap<String, KeptWorker> {
-    let mut kept = state.pending.lock().decided.clone();
-    for worker in state.fleet.present() {
-        if let Some(worker_kept) = KeptWorker::of(state, &worker) {
+    let mut kept = state.operations.pending.lock().decided.clone();
+    for worker in state.routing.fleet.present() {
+        if let Some(worker_kept) = KeptWorker::of(&state.routing, &worker) {
             kept.insert(worker.name().to_owned(), worker_kept);
         }
     }
@@ -234,20 +237,20 @@ pub(super) fn restore(state: &State, member: &mut impl FnMut(&str) -> Value) {
                 continue;
             }
         };
-        match state.fleet.find(&name) {
+        match state.routing.fleet.find(&name) {
             Some(worker) => {
                 kept.apply(state, &worker);
                 info!(worker = name, what = kept.in_words(), "restored");
             }
             None => {
-                state.pending.lock().decided.insert(name, kept);
+                state.operations.pending.lock().decided.insert(name, kept);
             }
         }
     }
 }
 
 fn remove(state: &State, name: &str) {
-    if let Some(worker) = state.fleet.find(name) {
+    if let Some(worker) = state.routing.fleet.find(name) {
         state.leave(&worker);
         state.forget_if_done(&worker);
         info!(
@@ -268,7 +271,7 @@ fn add(
     if of_file.is_some_and(is_decided_anew) {
         return Err("[[workers]] of the configuration has a worker of this name now".to_owned());
     }
-    let present = state.fleet.present();
+    let present = state.routing.fleet.present();
     let is_taken_over = |other: &&std::sync::Arc<Worker>| {
         other.source == WorkerSource::Configuration
             && other.spec.url == spec.url

@@ -153,13 +153,17 @@ async fn restored(contents: &Contents, handed: bool) -> (Arc<State>, Vec<String>
 
 #[tokio::test]
 async fn caches_beyond_their_age_are_dropped_and_the_rest_is_restored() {
-    let held = |state: &State| state.knowledge.contents(&["127.0.0.1:9"], 0).workers[0].1.len();
+    let held = |state: &State| {
+        state.routing.knowledge.contents(&["127.0.0.1:9"], 0).workers[0]
+            .1
+            .len()
+    };
     let old = unix_ms() - 700_000;
     for (taken_ms, handed, cached) in [(unix_ms(), false, 1), (old, false, 0), (old, true, 1)] {
         let (state, lines) = restored(&contents(taken_ms), handed).await;
         assert_eq!(held(&state), cached, "{lines:?}");
         assert_eq!(
-            state.knowledge.contents(&[], 0).models,
+            state.routing.knowledge.contents(&[], 0).models,
             [("llama".to_owned(), 0.5, 3)]
         );
         let says_so = lines
@@ -191,15 +195,16 @@ async fn learned_costs_predict_as_before_and_those_of_unknown_workers_are_named(
         let size = policy::estimate::PrefillSize::of(Tokens(500 + at * 71 % 3_000), Tokens(at * 37 % 900));
         let took = Millis(4.0 + 0.276 * size.uncached);
         let sample = learning::feedback::PrefillSample::Engine(took);
-        let now = before.clock.now();
+        let now = before.routing.clock.now();
         before
+            .routing
             .feedback
             .costs
             .lock()
             .observe(now, WorkerId(0), size, sample);
     }
-    before.publish_costs();
-    let alpha = |state: &State| state.fleet.workers()[0].cost().alpha_ms_per_token;
+    before.routing.publish_costs();
+    let alpha = |state: &State| state.routing.fleet.workers()[0].cost().alpha_ms_per_token;
     assert!((alpha(&before) / 0.276 - 1.0).abs() < 0.05);
     write(&before, &path).unwrap();
     assert_eq!(
@@ -214,7 +219,16 @@ async fn learned_costs_predict_as_before_and_those_of_unknown_workers_are_named(
         (alpha(&after) / alpha(&before) - 1.0).abs() < 0.01,
         "before any request"
     );
-    let answers = |state: &State| state.feedback.costs.lock().state(WorkerId(0)).unwrap().answers;
+    let answers = |state: &State| {
+        state
+            .routing
+            .feedback
+            .costs
+            .lock()
+            .state(WorkerId(0))
+            .unwrap()
+            .answers
+    };
     assert_eq!(answers(&after), 150);
     // Another configured cost is decided anew, and another address is another machine.
     let mut changed = config.clone();
@@ -275,7 +289,9 @@ async fn a_part_that_is_damaged_is_named_and_the_rest_restored() {
         );
     }
     assert_eq!(
-        state.knowledge.contents(&["127.0.0.1:9"], 0).workers[0].1.len(),
+        state.routing.knowledge.contents(&["127.0.0.1:9"], 0).workers[0]
+            .1
+            .len(),
         1
     );
 }
@@ -285,7 +301,7 @@ fn another_replica_gets_and_gives_no_decisions() {
     let (_folder, path) = folder();
     let (config, _) = configured(&path, HOUR);
     let state = State::new(config).unwrap();
-    state.fleet.workers()[0].set_admin_state(AdminState::Cordoned);
+    state.routing.fleet.workers()[0].set_admin_state(AdminState::Cordoned);
     let given = decode(&take(&state, MAX_FILE_BYTES)).unwrap().contents;
     assert!(given.decisions.is_empty() && given.audit.is_empty() && given.learned.is_empty());
     let all = take_all(&state, MAX_FILE_BYTES);
@@ -293,7 +309,7 @@ fn another_replica_gets_and_gives_no_decisions() {
     let (config, _) = configured(&path, HOUR);
     let other = State::new(config).unwrap();
     restore(&other, &all).unwrap();
-    assert_eq!(other.fleet.workers()[0].admin_state(), AdminState::None);
+    assert_eq!(other.routing.fleet.workers()[0].admin_state(), AdminState::None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +319,7 @@ async fn a_snapshot_is_written_whenever_its_time_has_come() {
     let state = State::new(config).unwrap();
     let keeping = tokio::spawn(keep(Arc::clone(&state), Some(settings), None));
     for turn in 1..=3_u64 {
-        state.knowledge.counted(
+        state.routing.knowledge.counted(
             &format!("model-{turn}"),
             1000,
             &[],
@@ -344,7 +360,7 @@ async fn a_decision_is_written_at_once_and_a_process_that_has_handed_over_writes
     let state = State::new(config).unwrap();
     let keeping = tokio::spawn(keep(Arc::clone(&state), Some(settings.clone()), None));
     let begun = tokio::time::Instant::now();
-    state.fleet.workers()[0].set_admin_state(AdminState::Cordoned);
+    state.routing.fleet.workers()[0].set_admin_state(AdminState::Cordoned);
     let happened = operator::audit::AuditRecord {
         who: operator::audit::Author::router(),
         action: "workers.cordon".to_owned(),
@@ -352,16 +368,16 @@ async fn a_decision_is_written_at_once_and_a_process_that_has_handed_over_writes
         why: None,
         outcome: Ok((None, None)),
     };
-    state.operator.audit.record(happened).await;
+    state.operations.operator.audit.record(happened).await;
     let is_cordoned = |contents: &Contents| String::from_utf8_lossy(&contents.decisions).contains("cordoned");
     written(&path, is_cordoned, 1).await;
     assert!(begun.elapsed() < 20 * HOUR, "it is not the interval's");
     keeping.abort();
     std::fs::remove_file(&path).unwrap();
-    state.set_handed_over(true);
+    state.operations.set_handed_over(true);
     save(&state, &settings).await;
     assert!(!path.exists());
-    state.set_handed_over(false);
+    state.operations.set_handed_over(false);
     save(&state, &settings).await;
     assert!(path.exists());
 }

@@ -13,13 +13,15 @@ use fleet::dialect::sglang;
 use fleet::facts::{Fact, FactChange, FactSource, Query};
 use fleet::{Worker, dialect};
 use proxy::Proxy;
+use state::Routing;
+use state::State;
 use state::control;
 
 /// Queries a worker for its settings, and applies them.
 pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
     let is_first = worker.facts.known(Fact::Dialect).is_none();
     let says = documents(proxy, worker).await;
-    let now = proxy.state.clock.now();
+    let now = proxy.state.routing.clock.now();
     if says.told_info {
         let shares = says.info.as_deref().is_some_and(sglang::caches_inputs);
         worker.facts.learn_shared_inputs(now, shares);
@@ -27,23 +29,23 @@ pub(super) async fn ask(proxy: &Proxy, worker: &Arc<Worker>) {
     let mut error = says.error.clone();
     // An unread document keeps the previous dialect and policy.
     if is_first || error.is_none() {
-        take_policy(proxy, worker, now, &says);
+        take_policy(&proxy.state.routing, worker, now, &says);
         take_dialect(proxy, worker, now, &says).await;
     }
     let learned = super::super::capacity::learn(&proxy.state, worker, [&says.capabilities, &says.info]).await;
     error = error.or(learned.err());
     if worker.facts.known(Fact::Sleep).is_none() {
-        super::ask_sleep(proxy, worker).await;
+        super::ask_sleep(&proxy.state, worker).await;
     }
-    finish(proxy, worker, error);
+    finish(&proxy.state.routing, worker, error);
 }
 
 /// Records the end of the query, and the time at which to repeat it.
-fn finish(proxy: &Proxy, worker: &Worker, error: Option<String>) {
-    let health = &proxy.state.config.health;
+fn finish(routing: &Routing, worker: &Worker, error: Option<String>) {
+    let health = &routing.config.health;
     let [probe, interval] =
         [health.interval, health.facts_interval].map(|time| Millis(time.as_secs_f64() * 1e3));
-    let now = proxy.state.clock.now();
+    let now = routing.clock.now();
     match error {
         None => {
             worker.facts.answered(Query::Settings, now, interval);
@@ -76,7 +78,7 @@ async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
     let policy_is_open = spec.cache_policy == CachePolicy::Auto;
     let mut says = Says::default();
     if policy_is_open || matches!(spec.dialect, Dialect::Auto | Dialect::Tailroute) {
-        says.capabilities = fetch(proxy, worker, "/v1/tailroute", &mut says.error).await;
+        says.capabilities = fetch(&proxy.state, worker, "/v1/tailroute", &mut says.error).await;
     }
     let said = |document: &Option<Bytes>| {
         document
@@ -93,7 +95,7 @@ async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
         || proxy.admission.keys().is_required()
     {
         let mut error = None;
-        says.info = fetch(proxy, worker, "/server_info", &mut error).await;
+        says.info = fetch(&proxy.state, worker, "/server_info", &mut error).await;
         says.told_info = error.is_none();
         says.error = says.error.or(error);
     }
@@ -101,8 +103,8 @@ async fn documents(proxy: &Proxy, worker: &Worker) -> Says {
 }
 
 /// Fetches a document. An engine that does not serve the path has none. Any other failure is noted in `unread`.
-async fn fetch(proxy: &Proxy, worker: &Worker, path: &str, unread: &mut Option<String>) -> Option<Bytes> {
-    match control::call(&proxy.state, worker, Method::GET, path, None).await {
+async fn fetch(state: &State, worker: &Worker, path: &str, unread: &mut Option<String>) -> Option<Bytes> {
+    match control::call(&state.transport, worker, Method::GET, path, None).await {
         Ok(answer) => Some(answer),
         Err(error) => {
             debug!(worker = worker.name(), path, %error, "no answer to an introspection request");
@@ -140,12 +142,12 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
             "introduced"
         );
         if proxy.state.config.learning.costs {
-            super::super::learner::introduce(&proxy.state, worker.id);
+            super::super::learner::introduce(&proxy.state.routing, worker.id);
         }
     }
     if change != FactChange::Same && proxy.state.config.hints.enabled && worker.takes_objective() {
         worker.hints.took(None);
-        worker.hints.objective(proxy.state.objective_for(worker));
+        worker.hints.objective(proxy.state.routing.objective_for(worker));
         super::super::hints::send_objective(proxy, worker).await;
     }
 }
@@ -175,7 +177,7 @@ fn dialect(worker: &Worker, says: &Says) -> (Arc<dyn dialect::Dialect>, FactSour
     (dialect::before_probe(&worker.spec), source)
 }
 
-fn take_policy(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) {
+fn take_policy(routing: &Routing, worker: &Worker, now: Millis, says: &Says) {
     let (policy, source, name) = policy(worker, says);
     let before = worker.facts.known(Fact::CachePolicy);
     let is_lost = source == FactSource::Assumed
@@ -195,8 +197,7 @@ fn take_policy(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) {
         ),
         FactChange::First => log_policy(worker, source, &name),
     }
-    proxy
-        .state
+    routing
         .knowledge
         .set_order(worker.id, cache_policy::order(policy));
 }

@@ -91,6 +91,7 @@ async fn learned_state_of_discovered_workers_survives_a_restart() {
             .router
             .parts()
             .state
+            .routing
             .knowledge
             .held(finding.find("a").unwrap().id)
             .0

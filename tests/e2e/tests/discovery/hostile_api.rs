@@ -304,7 +304,7 @@ async fn fast_changes_of_addresses_leak_nothing() {
         assert_eq!(finding.chat().await.status, 200);
     }
     assert!(server.watches.load(Ordering::Relaxed) >= 1);
-    let slots = finding.router.parts().state.fleet.workers().len();
+    let slots = finding.router.parts().state.routing.fleet.workers().len();
     assert!(slots <= 3 * 8, "{slots} slots of at most 8 workers");
     let page = finding.metrics().await;
     let of_workers = page

@@ -77,12 +77,12 @@ impl Finding {
     }
 
     fn find(&self, name: &str) -> Option<Arc<Worker>> {
-        self.router.parts().state.fleet.find(name)
+        self.router.parts().state.routing.fleet.find(name)
     }
 
     /// Returns the names of the present workers, in order.
     fn names(&self) -> Vec<String> {
-        let present = self.router.parts().state.fleet.present();
+        let present = self.router.parts().state.routing.fleet.present();
         let mut names: Vec<String> = present.iter().map(|worker| worker.name().to_owned()).collect();
         names.sort();
         names

@@ -44,7 +44,7 @@ pub(crate) async fn fleet(engines: usize, events: Option<EventStyle>) -> Fleet {
 /// Clears caches until a clear of every worker was received, other than by a replay, because a subscription takes
 /// effect only when the publisher has read it.
 pub(crate) async fn subscribed_and_cleared(fleet: &Fleet) {
-    let workers = fleet.router.parts().state.fleet.workers();
+    let workers = fleet.router.parts().state.routing.fleet.workers();
     let heard = || async {
         let page = fleet.metrics().await;
         workers.iter().all(|worker| {

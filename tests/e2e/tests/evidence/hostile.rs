@@ -29,7 +29,12 @@ fn happened(fleet: &Fleet, what: &str) -> f64 {
 
 fn happened_in(router: &Server, what: &str) -> f64 {
     let parts = router.parts();
-    let page = parts.state.metrics.render(&parts.gauges(), Format::Text).unwrap();
+    let page = parts
+        .state
+        .routing
+        .metrics
+        .render(&parts.gauges(), Format::Text)
+        .unwrap();
     Page::read(&page).sum("tailroute_kv_stream_total", &[("what", what)])
 }
 
@@ -148,7 +153,7 @@ async fn an_endless_greeting_times_out_and_an_invalid_one_is_rejected() {
     for (case, script, what) in cases {
         let hostile = Hostile::start(script).await;
         let fleet = beside(&hostile).await;
-        let mut events = fleet.router.parts().state.operator.events.listen();
+        let mut events = fleet.router.parts().state.operations.operator.events.listen();
         served_from_the_mirror(&fleet, case).await;
         until(&format!("{case} is counted"), || happened(&fleet, what) >= 1.0).await;
         let lost =
@@ -173,13 +178,22 @@ async fn an_oversized_replay_ends_the_stream_with_an_event() {
         };
     })
     .await;
-    let mut events = router.parts().state.operator.events.listen();
+    let mut events = router.parts().state.operations.operator.events.listen();
     let fleet = Fleet {
         engines: vec![engine],
         router,
     };
     until("it is counted", || happened(&fleet, "oversized") >= 2.0).await;
-    assert!(fleet.router.parts().state.knowledge.stored(WorkerId(0)).is_none());
+    assert!(
+        fleet
+            .router
+            .parts()
+            .state
+            .routing
+            .knowledge
+            .stored(WorkerId(0))
+            .is_none()
+    );
     let lost = std::iter::from_fn(|| events.try_recv().ok()).find(|event| event.kind == EventKind::Evidence);
     let lost = lost.expect("an event");
     assert_eq!(lost.now["followed"], false);
@@ -257,7 +271,13 @@ async fn a_replay_endpoint_on_another_host_is_not_used() {
     );
     let (_worker, router) = naming("/kv_event_sources", answer).await;
     until("its publisher is followed", || {
-        router.parts().state.knowledge.stored(WorkerId(0)).is_some()
+        router
+            .parts()
+            .state
+            .routing
+            .knowledge
+            .stored(WorkerId(0))
+            .is_some()
     })
     .await;
     assert_eq!(happened_in(&router, "refused"), 1.0);

@@ -31,11 +31,18 @@ async fn a_lost_request_counts_until_its_timeout() {
             &Caller::anonymous(),
             &head,
             body.as_bytes(),
-            parts.state.clock.now(),
+            parts.state.routing.clock.now(),
         )
         .unwrap();
-        let found = parts.state.knowledge.look_up(&turn.model, &turn.fingerprint, 1);
-        (found.resident[0].0, parts.state.knowledge.held(WorkerId(0)).0)
+        let found = parts
+            .state
+            .routing
+            .knowledge
+            .look_up(&turn.model, &turn.fingerprint, 1);
+        (
+            found.resident[0].0,
+            parts.state.routing.knowledge.held(WorkerId(0)).0,
+        )
     };
     assert_eq!(held(), (0, 0));
     // A client without timeouts.

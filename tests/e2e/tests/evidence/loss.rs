@@ -86,7 +86,12 @@ impl Case {
 /// Renders the metrics page.
 fn now(fleet: &Fleet) -> Page {
     let parts = fleet.router.parts();
-    let page = parts.state.metrics.render(&parts.gauges(), Format::Text).unwrap();
+    let page = parts
+        .state
+        .routing
+        .metrics
+        .render(&parts.gauges(), Format::Text)
+        .unwrap();
     Page::read(&page)
 }
 
@@ -253,7 +258,7 @@ async fn happen(case: &Case, fleet: &Fleet, talks: &mut [Conversation]) {
                 die_for_ms: Some(1),
                 ..Fault::default()
             });
-            let knowledge = &fleet.router.parts().state.knowledge;
+            let knowledge = &fleet.router.parts().state.routing.knowledge;
             let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
             until("what the old process held is forgotten", || blocks() == Some(0)).await;
             until("the engine is back", || {

@@ -40,8 +40,8 @@ impl Dice {
 async fn all_live(fleet: &Fleet) {
     let parts = fleet.router.parts();
     until("the events of all workers are followed", || {
-        (0..parts.state.fleet.workers().len() as u32)
-            .all(|slot| parts.state.knowledge.stored(WorkerId(slot)).is_some())
+        (0..parts.state.routing.fleet.workers().len() as u32)
+            .all(|slot| parts.state.routing.knowledge.stored(WorkerId(slot)).is_some())
     })
     .await;
 }
@@ -49,7 +49,7 @@ async fn all_live(fleet: &Fleet) {
 /// Sends requests past the router until it has heard of one from each engine. A subscription takes effect when the
 /// publisher has read it.
 async fn subscribed(fleet: &Fleet) {
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let knowledge = &fleet.router.parts().state.routing.knowledge;
     let mut seeds = 1000..;
     for (slot, engine) in (0..).zip(&fleet.engines) {
         let known = knowledge.stored(WorkerId(slot));

@@ -65,7 +65,7 @@ async fn a_conversation_stays_on_its_rank_and_each_ranks_cache_is_known() {
         for home in &homes {
             assert!(home.iter().all(|worker| worker == &home[0]), "{style:?} {home:?}");
         }
-        let knowledge = &fleet.router.parts().state.knowledge;
+        let knowledge = &fleet.router.parts().state.routing.knowledge;
         for rank in 0..RANKS {
             let stats = fleet.engines[0].rank_stats(rank as usize).unwrap();
             assert!(stats.received > 0, "{style:?}: rank {rank} was given work");
@@ -118,7 +118,7 @@ async fn a_rank_ignores_the_events_of_another_rank() {
             .await;
         fleet.at_rest().await;
     }
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let knowledge = &fleet.router.parts().state.routing.knowledge;
     let blocks = |slot| {
         knowledge
             .evidence(WorkerId(slot), |evidence| evidence.blocks())
@@ -151,6 +151,9 @@ async fn events_of_unconfigured_ranks_are_ignored_with_a_warning() {
         fleet.turn(&mut talk, &[], &words(10 + turn, 40)).await;
         fleet.at_rest().await;
     }
-    assert_eq!(fleet.router.parts().state.knowledge.stored(WorkerId(0)), None);
+    assert_eq!(
+        fleet.router.parts().state.routing.knowledge.stored(WorkerId(0)),
+        None
+    );
     assert_eq!(told(&fleet.metrics().await), 0.0);
 }

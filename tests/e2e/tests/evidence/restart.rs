@@ -29,7 +29,7 @@ async fn a_restarted_engines_cache_is_forgotten_and_relearned() {
         fleet.turn(&mut talk, &headers, &words(10 + turn, 40)).await;
         fleet.at_rest().await;
     }
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let knowledge = &fleet.router.parts().state.routing.knowledge;
     let blocks = || knowledge.evidence(WorkerId(0), |evidence| evidence.blocks());
     until("events have come", || blocks() > Some(0)).await;
     fleet.engines[0].set_fault(Fault {
@@ -70,12 +70,15 @@ async fn a_dead_engine_is_not_followed_and_is_followed_after_its_return() {
     fleet.kill(0).await;
     let parts = Arc::clone(fleet.router.parts());
     until("its stream to be given up", || {
-        parts.state.knowledge.stored(WorkerId(0)).is_none()
+        parts.state.routing.knowledge.stored(WorkerId(0)).is_none()
     })
     .await;
-    assert!(!parts.state.fleet.workers()[0].is_ready());
+    assert!(!parts.state.routing.fleet.workers()[0].is_ready());
     fleet.engines[0].set_fault(Fault::default());
-    until("it to be back", || parts.state.fleet.workers()[0].is_ready()).await;
+    until("it to be back", || {
+        parts.state.routing.fleet.workers()[0].is_ready()
+    })
+    .await;
     all_live(&fleet).await;
     agreement::subscribed_and_cleared(&fleet).await;
     let mut talk = Conversation::new(&words(1, 300));
@@ -142,11 +145,11 @@ async fn a_restarted_router_knows_the_workers_of_conversations() {
     fleet.at_rest().await;
     fleet = restart(fleet, &path).await;
     let state = &fleet.router.parts().state;
-    let knowledge = &state.knowledge;
+    let knowledge = &state.routing.knowledge;
     // Another thread restores it.
     until("the snapshot is restored", || {
         let held: u64 = (0..3).map(|slot| knowledge.held(WorkerId(slot)).0).sum();
-        held > 6 * 400 && !state.snapshot.is_locked()
+        held > 6 * 400 && !state.operations.snapshot.is_locked()
     })
     .await;
     for (at, (talk, home)) in (0..).zip(talks.iter_mut().zip(&homes)) {
@@ -176,7 +179,7 @@ async fn the_router_serves_while_a_snapshot_is_taken() {
     let (begins, begun) = tokio::sync::oneshot::channel();
     // Another snapshot is in progress until the test releases it.
     let reading = tokio::task::spawn_blocking(move || {
-        let under_way = parts.state.snapshot.lock();
+        let under_way = parts.state.operations.snapshot.lock();
         begins.send(()).unwrap();
         let _ = held.recv();
         drop(under_way);
@@ -184,14 +187,14 @@ async fn the_router_serves_while_a_snapshot_is_taken() {
     });
     // The lock alone may be that of the router's own reading at its start.
     within(begun).await.unwrap();
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let knowledge = &fleet.router.parts().state.routing.knowledge;
     let first = fleet
         .turn(&mut Conversation::new(&words(5, 100)), &[], &words(6, 20))
         .await;
     fleet.at_rest().await;
     let page = fleet.metrics().await;
     assert_eq!(page.sum("tailroute_requests_total", &[("outcome", "ok")]), 1.0);
-    assert!(fleet.router.parts().state.snapshot.is_locked());
+    assert!(fleet.router.parts().state.operations.snapshot.is_locked());
     let already = knowledge.held(WorkerId(0)).0;
     assert!(already >= first.prompt && already < 300, "{already} of {first:?}");
     drop(go_on);
@@ -245,10 +248,15 @@ async fn a_cache_cleared_while_the_router_was_down_is_known_from_the_replay() {
         all_live(&fleet).await;
         let parts = fleet.router.parts();
         until("the snapshot was read", || {
-            !parts.state.knowledge.contents(&[], 0).prompts.is_empty() && !parts.state.snapshot.is_locked()
+            !parts.state.routing.knowledge.contents(&[], 0).prompts.is_empty()
+                && !parts.state.operations.snapshot.is_locked()
         })
         .await;
-        assert_eq!(parts.state.knowledge.held(WorkerId(0)).0, 0, "dies: {dies}");
+        assert_eq!(
+            parts.state.routing.knowledge.held(WorkerId(0)).0,
+            0,
+            "dies: {dies}"
+        );
         for (at, talk) in (0..).zip(&mut talks) {
             let turned = fleet.turn(talk, &[], &words(200 + at, 50)).await;
             assert_eq!(turned.cached, 0);
@@ -280,7 +288,7 @@ async fn a_damaged_snapshot_is_ignored_and_replaced() {
 
 /// Returns the tokens that the router believes its two workers hold.
 fn held(fleet: &Fleet) -> u64 {
-    let knowledge = &fleet.router.parts().state.knowledge;
+    let knowledge = &fleet.router.parts().state.routing.knowledge;
     (0..2).map(|slot| knowledge.held(WorkerId(slot)).0).sum()
 }
 
@@ -331,7 +339,7 @@ async fn after_a_restart_predictions_are_exact_at_once() {
     fleet = restart(fleet, &path).await;
     all_live(&fleet).await;
     assert_eq!(cleared(&fleet).await, 2.0, "the history tells of it");
-    let snapshot = &fleet.router.parts().state.snapshot;
+    let snapshot = &fleet.router.parts().state.operations.snapshot;
     until("the snapshot is restored", || {
         held(&fleet) * 10 >= before * 9 && !snapshot.is_locked()
     })

@@ -214,7 +214,7 @@ async fn changed_tokens_are_reloaded_and_never_dropped_by_an_invalid_file() {
     let folder = tempfile::tempdir().unwrap();
     let fleet = guarded(&folder.path().join("audit.jsonl")).await;
     let parts = fleet.router.parts();
-    let mut config = parts.state.config.clone();
+    let mut config = (*parts.state.config).clone();
     config.admin.tokens.retain(|token| token.name != "boss");
     assert!(
         tailroute::reload::reconfigure(parts, &config)

@@ -343,9 +343,12 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
     assert_eq!(late.header("retry-after"), Some("1"));
     let mut settings = (*parts.proxy.admission.settings()).clone();
     settings.queue_timeout = Duration::from_secs(3600);
-    let mut config = parts.state.config.clone();
+    let mut config = (*parts.state.config).clone();
     config.admission = settings;
-    parts.proxy.admission.reload(&config, parts.state.clock.now());
+    parts
+        .proxy
+        .admission
+        .reload(&config, parts.state.routing.clock.now());
     let leaver = tokio::spawn(send(body.clone()));
     until_at_gate(&parts.proxy.admission.gate, 1, 1).await;
     let full = send(body.clone()).await.unwrap().whole().await;
@@ -407,7 +410,7 @@ async fn overestimated_costs_do_not_shed_requests_forever() {
     let mut shed = 0;
     within(async {
         // Only a response can correct the cost.
-        parts.state.fleet.workers()[0].set_cost(slow);
+        parts.state.routing.fleet.workers()[0].set_cost(slow);
         while fleet.chat(&[], &ask(&words(1, 10), json!({}))).await.status != 200 {
             shed += 1;
         }

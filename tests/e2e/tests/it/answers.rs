@@ -370,8 +370,8 @@ async fn a_repeated_request_goes_to_a_worker_that_has_not_failed_it() {
         failed += usize::from(chat(&router, "hello", false).await.status != 200);
     }
     assert!(failed <= 1, "{failed}");
-    let states = router.parts().state.fleet.workers();
-    let now = router.parts().state.clock.now();
+    let states = router.parts().state.routing.fleet.workers();
+    let now = router.parts().state.routing.clock.now();
     assert_eq!(states[0].condition(now).breaker, BreakerState::Closed);
     at_rest(&router).await;
 }

@@ -137,7 +137,7 @@ async fn an_unknown_model_is_an_error_that_lists_the_models_in_the_apis_format()
 async fn a_model_with_unready_workers_is_not_unknown() {
     let stage = Stage::set(tailroute_e2e::fleet::probe_often).await;
     stage.a.set_well(false);
-    let workers = stage.router.parts().state.fleet.workers();
+    let workers = stage.router.parts().state.routing.fleet.workers();
     tailroute_e2e::wait::until("a is down", || !workers[0].is_ready()).await;
     let body = json!({ "model": "a", "messages": [] }).to_string();
     let answer = client::call(stage.router.address, "POST", CHAT, &[], body).await;
@@ -207,7 +207,7 @@ async fn a_stored_response_is_continued_and_fetched_on_its_worker() {
         } else {
             AdminState::None
         };
-        for worker in stage.router.parts().state.fleet.workers().iter() {
+        for worker in stage.router.parts().state.routing.fleet.workers().iter() {
             worker.set_admin_state(hold);
         }
         for (id, is_a) in &made {

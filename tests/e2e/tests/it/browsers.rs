@@ -141,7 +141,7 @@ async fn only_allowed_pages_open_websockets() {
 async fn no_response_leads_a_client_past_the_router() {
     let (mut worker, other) = (Upstream::start().await, Upstream::start().await);
     let router = route(&[worker.address, other.address], |_| {}).await;
-    router.parts().state.fleet.workers()[1].set_admin_state(fleet::overrides::AdminState::Cordoned);
+    router.parts().state.routing.fleet.workers()[1].set_admin_state(fleet::overrides::AdminState::Cordoned);
     let (own, peer) = (worker.address, other.address);
     let store = "https://bucket.example/x?sig=1";
     for (name, given, seen) in [
@@ -291,7 +291,7 @@ async fn health_checks_need_no_key_and_reach_no_worker() {
         401
     );
     worker.set_well(false);
-    let workers = router.parts().state.fleet.workers();
+    let workers = router.parts().state.routing.fleet.workers();
     tailroute_e2e::wait::until("it is down", || !workers[0].is_ready()).await;
     let answer = client::call(router.address, "GET", "/health", &[], "").await;
     assert_eq!(

@@ -210,7 +210,13 @@ async fn play(steps: Vec<Step>) {
     }
     let parts = fleet.router.parts();
     until("all are back", || {
-        parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
+        parts
+            .state
+            .routing
+            .fleet
+            .workers()
+            .iter()
+            .all(|worker| worker.is_ready())
     })
     .await;
     permits_are_back(&fleet.router, MAX_IN_FLIGHT).await;

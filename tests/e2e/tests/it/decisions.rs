@@ -205,8 +205,11 @@ async fn late(
     };
     let answering = async {
         let exchange = upstream.next().await;
-        let since = router.parts().state.clock.now();
-        until("it is late", || router.parts().state.clock.now() - since > LATE).await;
+        let since = router.parts().state.routing.clock.now();
+        until("it is late", || {
+            router.parts().state.routing.clock.now() - since > LATE
+        })
+        .await;
         answer(exchange, streamed, &json!({ "usage": usage, "metrics": metrics })).await;
     };
     let (answer, ()) = tokio::join!(asked, answering);
@@ -305,7 +308,7 @@ async fn recomputed_history_is_a_miss_and_new_tokens_are_not() {
     .await;
     assert_eq!(new["outcome"]["cause"], "prompt", "{new}");
     until("the conversation is known", || {
-        router.parts().state.feedback.conversations.lock().len() == 1
+        router.parts().state.routing.feedback.conversations.lock().len() == 1
     })
     .await;
     talk.assistant("yes");

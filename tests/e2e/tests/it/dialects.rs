@@ -113,7 +113,7 @@ async fn a_failed_capability_probe_is_repeated() {
         worker
     };
     let (router, mut worker) = tokio::join!(router, asked);
-    let workers = router.parts().state.fleet.workers();
+    let workers = router.parts().state.routing.fleet.workers();
     loop {
         tokio::select! {
             exchange = worker.next() => exchange.answer("200 OK", VLLM.1).await,

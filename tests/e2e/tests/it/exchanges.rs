@@ -246,7 +246,7 @@ async fn a_router_that_is_its_own_worker_says_so_and_costs_one_request_per_probe
     router.wait_ready(PATIENCE).await;
     // With its only engine gone, nothing else would end the round of a probe.
     drop(upstream);
-    let worker = router.parts().state.fleet.workers()[1].clone();
+    let worker = router.parts().state.routing.fleet.workers()[1].clone();
     until("the worker is named as a loop", || {
         worker
             .failing()

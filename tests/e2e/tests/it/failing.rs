@@ -35,8 +35,8 @@ fn in_turn(config: &mut Config) {
 
 pub(crate) fn standing(fleet: &Fleet, engine: usize) -> BreakerState {
     let parts = fleet.router.parts();
-    parts.state.fleet.workers()[engine]
-        .condition(parts.state.clock.now())
+    parts.state.routing.fleet.workers()[engine]
+        .condition(parts.state.routing.clock.now())
         .breaker
 }
 
@@ -83,10 +83,12 @@ async fn a_failing_worker_is_skipped_and_then_tried_with_one_request() {
     // Five, and the trial requests since.
     assert!(failed >= 5, "{first:?}");
     let page = fleet.metrics().await;
-    let name = fleet.router.parts().state.fleet.workers()[0].name().to_owned();
+    let name = fleet.router.parts().state.routing.fleet.workers()[0]
+        .name()
+        .to_owned();
     assert!(page.sum("tailroute_breaker_opened_total", &[("worker", &name)]) >= 1.0);
 
-    let mut events = fleet.router.parts().state.operator.events.listen();
+    let mut events = fleet.router.parts().state.operations.operator.events.listen();
     fleet.engines[0].set_fault(Fault::default());
     until("it may be tried", || {
         standing(&fleet, 0) == BreakerState::HalfOpen
@@ -245,7 +247,7 @@ async fn a_request_is_counted_until_its_end() {
         streams.push(answer);
     }
     let parts = fleet.router.parts();
-    let worker = &parts.state.fleet.workers()[0];
+    let worker = &parts.state.routing.fleet.workers()[0];
     for probe in [Probe::Bad, Probe::Late, Probe::Well]
         .into_iter()
         .cycle()
@@ -275,7 +277,7 @@ async fn a_streaming_worker_stays_ready_despite_missed_probes() {
         config.health.queue_interval = None;
     })
     .await;
-    let worker = &fleet.router.parts().state.fleet.workers()[0];
+    let worker = &fleet.router.parts().state.routing.fleet.workers()[0];
     let body = ask("go on", json!({ "stream": true, "max_tokens": TOKENS }));
     let mut answer = fleet.open(&[], &body).await;
     answer.chunk().await.unwrap().unwrap();
@@ -320,8 +322,8 @@ async fn a_recovered_worker_gets_load_gradually() {
     })
     .await;
     let parts = fleet.router.parts();
-    let workers = parts.state.fleet.workers();
-    let started = |at: usize| workers[at].condition(parts.state.clock.now()).started >= 1.0;
+    let workers = parts.state.routing.fleet.workers();
+    let started = |at: usize| workers[at].condition(parts.state.routing.clock.now()).started >= 1.0;
     until("both have started", || started(0) && started(1)).await;
     let mut streams = Vec::new();
     for seed in 0..12 {
@@ -344,14 +346,14 @@ async fn a_recovered_worker_gets_load_gradually() {
     let mut kept = Vec::new();
     let mut refused = 0;
     while !started(home) {
-        let condition = workers[home].condition(parts.state.clock.now());
+        let condition = workers[home].condition(parts.state.routing.clock.now());
         let busiest = workers[1 - home].with_load(|load| load.in_flight);
         let answer = fleet.open(&[], &ask("again", json!({ "stream": true }))).await;
         if fleet.engine_of(&answer.worker()) == 1 - home {
             refused += 1;
         }
         let has = workers[home].with_load(|load| load.in_flight);
-        let later = workers[home].condition(parts.state.clock.now()).started;
+        let later = workers[home].condition(parts.state.routing.clock.now()).started;
         assert!(
             f64::from(has) <= (later * f64::from(busiest + 2)).max(1.0),
             "{has} beside {busiest}, at {} to {later}",

@@ -29,7 +29,7 @@ fn in_turn(config: &mut Config) {
 }
 
 fn worker(fleet: &Fleet, engine: usize) -> Arc<Worker> {
-    Arc::clone(&fleet.router.parts().state.fleet.workers()[engine])
+    Arc::clone(&fleet.router.parts().state.routing.fleet.workers()[engine])
 }
 
 #[tokio::test]
@@ -371,7 +371,7 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     let (answer, mut exchange) = tokio::join!(request, respond);
     upstream.set_well(false);
     until("it is out of rotation", || {
-        !router.parts().state.fleet.any_ready()
+        !router.parts().state.routing.fleet.any_ready()
     })
     .await;
     assert_eq!(
@@ -385,7 +385,7 @@ async fn a_worker_that_fails_probes_gets_no_new_turns_and_finishes_its_own() {
     let answer = answer.unwrap().whole().await;
     assert!(answer.clean && answer.body == "data: [DONE]\n\n");
     upstream.set_well(true);
-    until("it is back", || router.parts().state.fleet.any_ready()).await;
+    until("it is back", || router.parts().state.routing.fleet.any_ready()).await;
     at_rest(&router).await;
 }
 

@@ -175,7 +175,7 @@ async fn a_worker_with_hints_gets_the_objective_on_first_contact_and_after_a_res
         (200, 200)
     );
 
-    let worker = std::sync::Arc::clone(&fleet.router.parts().state.fleet.workers()[0]);
+    let worker = std::sync::Arc::clone(&fleet.router.parts().state.routing.fleet.workers()[0]);
     let delivered = || async {
         let labels = [("kind", "objective"), ("delivered", "true")];
         fleet.metrics().await.sum("tailroute_hints_total", &labels)
@@ -215,9 +215,10 @@ async fn a_worker_and_its_mirror_evict_the_same() {
     }
     fleet.at_rest().await;
     let parts = fleet.router.parts();
-    let worker = parts.state.fleet.workers()[0].id;
+    let worker = parts.state.routing.fleet.workers()[0].id;
     let believed = parts
         .state
+        .routing
         .knowledge
         .update(worker, |residency| residency.room_on(worker))
         .0;
@@ -276,7 +277,10 @@ async fn a_worker_gets_hints_for_the_least_valuable_ends_just_in_time() {
     }
     // ξ still equals Q̂, or the worker would evict blocks that its mirror keeps.
     let parts = fleet.router.parts();
-    let told = parts.state.objective_for(&parts.state.fleet.workers()[0]);
+    let told = parts
+        .state
+        .routing
+        .objective_for(&parts.state.routing.fleet.workers()[0]);
     assert_eq!(told.tail(), Tokens(0), "{told:?}");
     for request in engine.captured() {
         assert!(!request.headers.contains_key("x-tailroute-evict-first-tokens"));

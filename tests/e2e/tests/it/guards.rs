@@ -292,7 +292,7 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
             .proxy
             .admission
             .keys()
-            .left("a", parts.state.clock.now())
+            .left("a", parts.state.routing.clock.now())
             .unwrap();
     assert!(
         (0.0..=TURN * turns as f64).contains(&paid),
@@ -300,32 +300,39 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
     );
     permits_are_back(&fleet.router, PLACES).await;
     until("all are back", || {
-        parts.state.fleet.workers().iter().all(|worker| worker.is_ready())
+        parts
+            .state
+            .routing
+            .fleet
+            .workers()
+            .iter()
+            .all(|worker| worker.is_ready())
     })
     .await;
     until("no breaker waits for a trial that has ended", || {
-        let now = parts.state.clock.now();
+        let now = parts.state.routing.clock.now();
         parts
             .state
+            .routing
             .fleet
             .workers()
             .iter()
             .all(|worker| worker.condition(now).breaker != BreakerState::Open)
     })
     .await;
-    for worker in parts.state.fleet.workers().iter() {
+    for worker in parts.state.routing.fleet.workers().iter() {
         // Admitted and dropped: the next trial is possible.
         for _ in 0..3 {
             until("it is let through", || {
-                let pass = worker.admit(parts.state.clock.now(), false);
-                pass.map(|pass| worker.send(parts.state.clock, None, pass))
+                let pass = worker.admit(parts.state.routing.clock.now(), false);
+                pass.map(|pass| worker.send(parts.state.routing.clock, None, pass))
                     .is_some()
             })
             .await;
         }
     }
     assert!(
-        parts.proxy.retries.lock().left() >= -1e-9,
+        parts.proxy.state.routing.retries.lock().left() >= -1e-9,
         "the budget is never overdrawn"
     );
     fleet.at_rest().await;

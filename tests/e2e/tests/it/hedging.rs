@@ -79,7 +79,7 @@ async fn a_hedge_answers_when_the_first_worker_fails() {
 
 /// Returns the retry budget that is left.
 fn left(router: &Server) -> f64 {
-    router.parts().proxy.retries.lock().left()
+    router.parts().proxy.state.routing.retries.lock().left()
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_hedge_without_a_second_worker_costs_no_budget() {
             exchange = one.next() => (exchange, 1),
             exchange = other.next() => (exchange, 0),
         };
-        let second = &parts.state.fleet.workers()[other];
+        let second = &parts.state.routing.fleet.workers()[other];
         until("the other one is down", || {
             parts.state.note_health(second, Probe::Bad);
             !second.is_ready()
@@ -137,6 +137,7 @@ async fn a_model_with_one_worker_is_not_retried_and_costs_no_budget() {
         router
             .parts()
             .state
+            .routing
             .fleet
             .workers()
             .iter()

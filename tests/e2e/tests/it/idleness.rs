@@ -61,7 +61,7 @@ async fn begin(fleet: &Fleet, first: u64, count: u64) -> Vec<u64> {
 
 /// Returns the learned time of a prompt of 400 tokens on a worker, and its error.
 fn learned(fleet: &Fleet, worker: u32) -> (Millis, f64) {
-    let costs = fleet.router.parts().state.feedback.costs.lock();
+    let costs = fleet.router.parts().state.routing.feedback.costs.lock();
     let state = costs.state(WorkerId(worker)).unwrap();
     (state.cost.prefill(Tokens(400), Tokens::ZERO), state.error_ms)
 }
@@ -77,12 +77,16 @@ async fn add_again(fleet: &Fleet, engine: usize) {
         assert_eq!(answer.status, 200, "{}", answer.text());
     };
     call(&format!("/{name}/remove"), json!({ "reason": "a new disk" })).await;
-    until("it to be gone", || parts.state.fleet.find(&name).is_none()).await;
+    until("it to be gone", || {
+        parts.state.routing.fleet.find(&name).is_none()
+    })
+    .await;
     let worker = json!({ "name": &name, "url": format!("http://{name}") });
     call("", json!({ "worker": worker, "reason": "it is in" })).await;
     until("it to be ready", || {
         parts
             .state
+            .routing
             .fleet
             .find(&name)
             .is_some_and(|worker| worker.is_ready())

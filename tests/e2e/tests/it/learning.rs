@@ -26,12 +26,12 @@ fn paced() -> EngineConfig {
 }
 
 fn cost(fleet: &Fleet, worker: usize) -> PrefillCost {
-    fleet.router.parts().state.fleet.workers()[worker].cost()
+    fleet.router.parts().state.routing.fleet.workers()[worker].cost()
 }
 
 /// Waits until the observations of this number of answers are applied.
 async fn learned(fleet: &Fleet, answers: u64) {
-    let costs = &fleet.router.parts().state.feedback.costs;
+    let costs = &fleet.router.parts().state.routing.feedback.costs;
     let workers = fleet.engines.len() as u32;
     let seen = || {
         (0..workers)
@@ -92,7 +92,7 @@ async fn a_cost_is_learned_from_the_engines_counters_without_times() {
         config.health.queue_interval = Some(Duration::from_millis(5));
     })
     .await;
-    let costs = &fleet.router.parts().state.feedback.costs;
+    let costs = &fleet.router.parts().state.routing.feedback.costs;
     let learned = || costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers;
     let mut number = 0;
     while learned() < 150 {
@@ -204,7 +204,7 @@ async fn missing_cached_tokens_count_as_zero_after_a_report() {
         };
         assert_eq!(tokio::join!(request, respond).0.status, 200);
     }
-    let costs = &router.parts().state.feedback.costs;
+    let costs = &router.parts().state.routing.feedback.costs;
     until("all answers are learned from", || {
         costs.lock().state(policy::ids::WorkerId(0)).unwrap().answers == 3
     })
@@ -257,12 +257,15 @@ async fn overhead_beyond_the_engines_times_is_predicted_separately_from_prefill(
     for number in 1..80 {
         late_beside(&mut upstream, &router, number, BESIDE).await;
     }
-    let (costs, worker) = (&router.parts().state.feedback.costs, policy::ids::WorkerId(0));
+    let (costs, worker) = (
+        &router.parts().state.routing.feedback.costs,
+        policy::ids::WorkerId(0),
+    );
     until("all answers are learned from", || {
         costs.lock().state(worker).unwrap().answers == 80
     })
     .await;
-    let learned = &router.parts().state.fleet.workers()[0];
+    let learned = &router.parts().state.routing.fleet.workers()[0];
     // Of at least 30 ms, the engine explains 3.
     until("the overhead is published", || {
         learned.with_load(|load| load.overhead.0) > 25.0
@@ -427,7 +430,7 @@ async fn reported_load_of_other_routers_counts_even_if_its_worker_falls_silent()
     })
     .await;
     // An idle router reads seldom.
-    fleet.router.parts().state.idle.requested(Millis::ZERO);
+    fleet.router.parts().state.operations.idle.requested(Millis::ZERO);
     let busy = fleet.engines[0].addr();
     let mut others = Vec::new();
     for number in 0..4 {
@@ -437,8 +440,8 @@ async fn reported_load_of_other_routers_counts_even_if_its_worker_falls_silent()
     within(fleet.engines[0].stats_when(|stats| stats.waiting == 3)).await;
     let parts = Arc::clone(fleet.router.parts());
     let wait = |at: usize| {
-        let now = parts.state.clock.now();
-        parts.state.fleet.workers()[at].with_load(|load| load.pending.elsewhere(now))
+        let now = parts.state.routing.clock.now();
+        parts.state.routing.fleet.workers()[at].with_load(|load| load.pending.elsewhere(now))
     };
     // A turn that arrives while its worker is read counts as another's until the next reading.
     let three_elsewhere = || async {
@@ -458,9 +461,9 @@ async fn reported_load_of_other_routers_counts_even_if_its_worker_falls_silent()
     others.iter().for_each(tokio::task::JoinHandle::abort);
     fleet.kill(0).await;
     until("its figures are stale", || {
-        let figure = parts.state.fleet.workers()[0].with_load(|load| load.figure);
+        let figure = parts.state.routing.fleet.workers()[0].with_load(|load| load.figure);
         let (figure, _) = figure.unwrap();
-        parts.state.clock.now() > figure.asked + figure.good_for
+        parts.state.routing.clock.now() > figure.asked + figure.good_for
     })
     .await;
     assert!(wait(0) > Millis::ZERO);

@@ -184,7 +184,7 @@ async fn late_probes_pass_a_worker_over_but_never_the_last_one() {
     })
     .await;
     let parts = fleet.router.parts();
-    let workers = parts.state.fleet.workers();
+    let workers = parts.state.routing.fleet.workers();
     let late = |worker: usize| {
         for _ in 0..50 {
             parts.state.note_health(&workers[worker], Probe::Late);

@@ -368,8 +368,8 @@ async fn holds(row: &Row, fleet: Fleet) -> Result<(), String> {
     let parts = fleet.router.parts();
     let retried = page.sum("tailroute_retries_total", &[]) > 0.0;
     let charged = page.sum("tailroute_breaker_opened_total", &[]) > 0.0;
-    let open = parts.state.fleet.workers()[0]
-        .condition(parts.state.clock.now())
+    let open = parts.state.routing.fleet.workers()[0]
+        .condition(parts.state.routing.clock.now())
         .breaker
         != BreakerState::Closed;
     let seen = (whole.status.as_u16(), by, end, retried, charged, open);

@@ -183,7 +183,7 @@ async fn a_list_that_cannot_be_read_is_neither_yes_nor_no() {
             200,
             "{lists:?}: no other worker is known to have it"
         );
-        let worker = &router.parts().state.fleet.workers()[1];
+        let worker = &router.parts().state.routing.fleet.workers()[1];
         until("the failure is shown", || {
             worker
                 .facts
@@ -210,7 +210,7 @@ async fn a_list_that_cannot_be_read_for_a_while_erases_nothing() {
         })
         .await;
         engines[1].change(|state| state.lists = lists);
-        let worker = &router.parts().state.fleet.workers()[1];
+        let worker = &router.parts().state.routing.fleet.workers()[1];
         until("the list has failed", || {
             worker
                 .facts
@@ -274,7 +274,7 @@ async fn a_sleeping_engine_gets_no_turns_while_another_is_awake() {
             engine.change(|state| state.sleep_in_metrics = sleep_in_metrics);
         }
         let router = fleet(&engines.each_ref(), |_| ()).await;
-        let worker = router.parts().state.fleet.workers()[0].clone();
+        let worker = router.parts().state.routing.fleet.workers()[0].clone();
         assert_eq!(status(&router, "m").await, 200);
         engines[0].change(|state| state.asleep = true);
         until("it is known to sleep", || worker.facts.is_asleep()).await;
@@ -290,13 +290,13 @@ async fn a_sleeping_engine_gets_no_turns_while_another_is_awake() {
 async fn a_dialect_that_appears_under_a_healthy_engine_is_used() {
     let engine = ChangeableEngine::start(&["m"]).await;
     let router = fleet(&[&engine], |_| ()).await;
-    let worker = router.parts().state.fleet.workers()[0].clone();
+    let worker = router.parts().state.routing.fleet.workers()[0].clone();
     assert_eq!(worker.dialect().name(), "none");
     engine.change(|state| {
         state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 65_536 }))
     });
     until("its dialect", || worker.dialect().name() == "tailroute").await;
-    let capacity = || router.parts().state.knowledge.capacity(worker.id).0;
+    let capacity = || router.parts().state.routing.knowledge.capacity(worker.id).0;
     until("its capacity", || capacity() > 60_000 && capacity() <= 65_536).await;
     engine.change(|state| {
         state.capabilities = Some(json!({ "dialect": "tailroute", "capacity_tokens": 131_072 }))

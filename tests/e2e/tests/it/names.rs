@@ -93,7 +93,7 @@ async fn a_workers_list_of_models_is_bounded() {
     let worker = Upstream::saying(&[("/v1/models", listed.leak())]).await;
     let router = route(&[worker.address], |_| {}).await;
     until("the worker's models are known", || {
-        router.parts().state.fleet.workers()[0].models().is_some()
+        router.parts().state.routing.fleet.workers()[0].models().is_some()
     })
     .await;
     let shown = client::call(router.address, "GET", "/v1/models", &[], "").await;

@@ -59,7 +59,7 @@ async fn the_state_of_the_control_loop_shows_its_inputs() {
     for turn in 0..4 {
         fleet.turn(&mut talk, &[], &words(turn, 50)).await;
     }
-    let conversations = &fleet.router.parts().state.feedback.conversations;
+    let conversations = &fleet.router.parts().state.routing.feedback.conversations;
     until("its habits are learned", || {
         conversations.lock().habits.all().turns() >= 3.0
     })
@@ -130,12 +130,12 @@ async fn a_response_without_a_stream_counts_only_against_an_objective_of_its_req
 #[tokio::test]
 async fn a_changed_objective_is_sent_again() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;
-    let worker = Arc::clone(&fleet.router.parts().state.fleet.workers()[0]);
+    let worker = Arc::clone(&fleet.router.parts().state.routing.fleet.workers()[0]);
     let engine = &fleet.engines[0];
     let first = engine.stats().objective.unwrap();
     // Next prompts turn out to be longer.
     for _ in 0..400 {
-        let mut conversations = fleet.router.parts().state.feedback.conversations.lock();
+        let mut conversations = fleet.router.parts().state.routing.feedback.conversations.lock();
         conversations
             .habits
             .returned(Class::default(), Millis(1000.0), Tokens(1500));

@@ -198,11 +198,20 @@ async fn the_override_header_is_ignored_unless_allowed() {
     assert!(!leaked(&fleet));
     // The operator allows it while the router serves.
     let parts = fleet.router.parts();
-    let mut config = parts.state.config.clone();
+    let mut config = (*parts.state.config).clone();
     config.routing.requests.named = true;
     tailroute::reload::reconfigure(parts, &config).unwrap();
     assert_eq!(placed(&fleet, &[(ASK, "turns")]).await.0, "round_robin");
-    assert!(parts.state.operator.reloads.lock().needs_restart.is_empty());
+    assert!(
+        parts
+            .state
+            .operations
+            .operator
+            .reloads
+            .lock()
+            .needs_restart
+            .is_empty()
+    );
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ impl Running {
         let watching = tokio::spawn(watching);
         asked.notify_one();
         until("the files are watched", || {
-            parts.state.operator.reloads.lock().generation >= 2
+            parts.state.operations.operator.reloads.lock().generation >= 2
         })
         .await;
         (parts, asked, watching)
@@ -120,10 +120,10 @@ async fn a_reload_applies_changeable_keys_and_names_the_others() {
     );
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
     assert_eq!(
-        parts.state.policy.load().settings.policy,
+        parts.state.routing.policy.load().settings.policy,
         config::PolicyName::Random
     );
-    let live = parts.state.live();
+    let live = parts.state.routing.live();
     assert_eq!((live.objective.ttft, live.limits.retries), (Millis(77.0), 0));
     let state = running.state().await;
     assert_eq!(
@@ -206,14 +206,14 @@ async fn a_mounted_file_of_keys_is_read_again_when_its_link_is_swapped() {
     assert_eq!((running.ask("a").await, running.ask("b").await), (200, 401));
     version(2, &key("b"));
     until("the keys are read again", || {
-        parts.state.operator.reloads.lock().generation >= 3
+        parts.state.operations.operator.reloads.lock().generation >= 3
     })
     .await;
     assert_eq!((running.ask("a").await, running.ask("b").await), (401, 200));
-    let before = parts.state.operator.reloads.lock().generation;
+    let before = parts.state.operations.operator.reloads.lock().generation;
     asked.notify_one();
     until("SIGHUP reads it even if nothing changed", || {
-        parts.state.operator.reloads.lock().generation > before
+        parts.state.operations.operator.reloads.lock().generation > before
     })
     .await;
     watching.abort();
@@ -262,7 +262,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
     // No tokens come back meanwhile.
     tokio::time::pause();
     let caller = admission.keys().identify(&headers).unwrap();
-    let clock = running.router.parts().state.clock;
+    let clock = running.router.parts().state.routing.clock;
     let mut charge = caller.charge(clock, Tokens(600)).unwrap();
     running.reload(&limited);
     assert_eq!(left(), "400");

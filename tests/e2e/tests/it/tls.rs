@@ -317,7 +317,7 @@ async fn with_a_client_ca_only_its_clients_are_accepted() {
     assert_eq!(fleet.received(), [2]);
     // A partly written file does not change that.
     let parts = fleet.router.parts();
-    let mut half = parts.state.config.clone();
+    let mut half = (*parts.state.config).clone();
     half.tls.server.as_mut().unwrap().client_ca = None;
     let error = tailroute::reload::reconfigure(parts, &half).unwrap_err();
     assert!(error.to_string().contains("client_ca_file"), "{error}");
@@ -436,8 +436,8 @@ async fn https_workers_are_verified_and_get_the_routers_certificate() {
             assert_eq!(answer.status, 200);
         } else {
             let parts = router.parts();
-            until("a probe has failed", || parts.state.clock.now().0 > 200.0).await;
-            assert!(!parts.state.fleet.any_ready());
+            until("a probe has failed", || parts.state.routing.clock.now().0 > 200.0).await;
+            assert!(!parts.state.routing.fleet.any_ready());
             assert_eq!(metrics(&router).await.sum("tailroute_worker_ready", &[]), 0.0);
         }
     }

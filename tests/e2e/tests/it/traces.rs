@@ -252,7 +252,7 @@ async fn a_tls_collector_is_verified_and_gets_reloadable_credentials() {
             }
             sent("tailroute_traces_sent_total", "").await;
             assert_eq!(*received.shown.lock(), ["Bearer first"]);
-            let mut changed = fleet.router.parts().state.config.clone();
+            let mut changed = (*fleet.router.parts().state.config).clone();
             changed.traces = Some(config::Traces {
                 headers: shows("Bearer second"),
                 ..settings

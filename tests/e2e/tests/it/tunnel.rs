@@ -77,7 +77,7 @@ async fn messages_pass_both_ways_and_the_tunnel_counts_while_it_is_open() {
     let mut stage = Stage::set(|_| {}).await;
     let (mut client, mut worker) = stage.open().await;
     assert_eq!(stage.router.parts().proxy.in_flight(), 1);
-    let workers = stage.router.parts().state.fleet.workers();
+    let workers = stage.router.parts().state.routing.fleet.workers();
     assert_eq!(workers[0].with_load(|load| load.in_flight), 1);
     let long = "é".repeat(100_000);
     for round in 0..3 {
@@ -164,7 +164,7 @@ async fn a_drain_waits_for_tunnels_and_cuts_them_at_its_limit() {
     let (mut client, mut worker) = stage.open().await;
     let parts = std::sync::Arc::clone(stage.router.parts());
     let draining = tokio::spawn(stage.router.drain());
-    until("draining", || parts.state.is_draining()).await;
+    until("draining", || parts.state.operations.is_draining()).await;
     client.send(Message::text("still here")).await.unwrap();
     assert_eq!(text(within(worker.next()).await), "still here");
     goes_away(&mut client).await;

@@ -102,7 +102,7 @@ fn check(given: [Given; WORKERS]) {
 #[tokio::test]
 async fn conversations_are_shared_evenly_with_reported_cache_sizes() {
     let fleet = Fleet::start(vec![engine(); WORKERS], told_nothing).await;
-    let capacity = fleet.router.parts().state.knowledge.capacity(WorkerId(0));
+    let capacity = fleet.router.parts().state.routing.knowledge.capacity(WorkerId(0));
     assert_eq!(
         capacity.0,
         (BLOCKS - 1) * 16,
@@ -121,7 +121,7 @@ async fn conversations_are_shared_evenly_without_reported_cache_sizes() {
     check(converse(&fleet).await);
     let parts = fleet.router.parts();
     let learned: BTreeSet<u64> = (0..WORKERS as u32)
-        .map(|worker| parts.state.knowledge.capacity(WorkerId(worker)).0)
+        .map(|worker| parts.state.routing.knowledge.capacity(WorkerId(worker)).0)
         .collect();
     let real = BLOCKS * 16;
     let near = real * 3 / 4..real * 3 / 2;

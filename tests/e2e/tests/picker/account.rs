@@ -14,7 +14,7 @@ use crate::start;
 /// Returns the requests in flight: in the router, and on its workers.
 fn in_flight(fleet: &Fleet) -> (usize, u32) {
     let parts = fleet.router.parts();
-    let workers = parts.state.fleet.workers();
+    let workers = parts.state.routing.fleet.workers();
     let on = |worker: &std::sync::Arc<fleet::Worker>| worker.with_load(|load| load.in_flight);
     (parts.proxy.in_flight(), workers.iter().map(on).sum())
 }
@@ -44,7 +44,7 @@ async fn a_turn_counts_from_the_pick_until_its_response_has_passed() {
     stream.answer_body(first, false);
     stream.goes_on(first).await;
     let parts = fleet.router.parts();
-    let workers = parts.state.fleet.workers();
+    let workers = parts.state.routing.fleet.workers();
     let worker = workers
         .iter()
         .find(|one| one.endpoint == Some(named.endpoints[0]))

@@ -135,7 +135,7 @@ async fn without_an_eligible_listed_endpoint_none_is_named() {
     let elsewhere: SocketAddr = "10.9.9.9:8000".parse().unwrap();
     let all = addresses(&fleet);
     fleet.kill(0).await;
-    let workers = fleet.router.parts().state.fleet.workers();
+    let workers = fleet.router.parts().state.routing.fleet.workers();
     until("the dead engine is noticed", || {
         !workers
             .iter()

@@ -102,7 +102,7 @@ async fn a_slow_body_times_out() {
 async fn without_a_ready_worker_the_answer_is_503() {
     let (fleet, gateway) = start(vec![quick()], |_| {}).await;
     fleet.kill(0).await;
-    let workers = fleet.router.parts().state.fleet.workers();
+    let workers = fleet.router.parts().state.routing.fleet.workers();
     until("nobody is ready", || !workers[0].is_ready()).await;
     let (status, headers, error) = gateway.chat(&[], &hi(), None).await.immediate().await;
     assert_eq!(

@@ -20,7 +20,7 @@ impl Replicas {
     }
 
     fn measured(&self, router: usize) -> Option<f64> {
-        let worker = &self.routers[router].parts().state.fleet.workers()[0];
+        let worker = &self.routers[router].parts().state.routing.fleet.workers()[0];
         worker
             .calibration()
             .map(|measured| measured.cost.alpha_ms_per_token)

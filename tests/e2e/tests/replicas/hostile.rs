@@ -113,8 +113,8 @@ async fn longest_messages_at_full_speed_neither_exhaust_memory_nor_stop_the_rout
 async fn a_revision_without_a_successor_is_reported_and_ignored() {
     let replicas = Replicas::start(1, vec![quick()]).await;
     let parts = replicas.routers[0].parts();
-    until("the policy is shared", || parts.state.policy.is_shared()).await;
-    let before = parts.state.policy.now().0.settings.clone();
+    until("the policy is shared", || parts.state.routing.policy.is_shared()).await;
+    let before = parts.state.routing.policy.now().0.settings.clone();
     let mut liar = Liar::connect(&replicas).await;
     for lie in [
         json!({ "lineage": 1, "revision": u64::MAX, "settings": {}, "since_unix_ms": 0, "by": "b", "replica": "r", "reason": null, "source": "put" }).to_string(),
@@ -129,7 +129,7 @@ async fn a_revision_without_a_successor_is_reported_and_ignored() {
             {}
         })
         .await;
-        assert_eq!(parts.state.policy.now().0.settings, before);
+        assert_eq!(parts.state.routing.policy.now().0.settings, before);
         still_serves(&replicas).await;
     }
 }

@@ -38,6 +38,7 @@ impl Replicas {
         self.routers[router]
             .parts()
             .state
+            .routing
             .policy
             .load()
             .settings
@@ -57,7 +58,7 @@ impl Replicas {
     pub(crate) async fn share_their_policy(&self) {
         for router in &self.routers {
             until("the bucket's policy is in force", || {
-                router.parts().state.policy.is_shared()
+                router.parts().state.routing.policy.is_shared()
             })
             .await;
         }

@@ -125,7 +125,7 @@ impl Replicas {
 
     /// Returns the requests of other replicas that this router counts on each engine.
     fn others(&self, router: usize) -> Vec<u32> {
-        let workers = self.routers[router].parts().state.fleet.workers();
+        let workers = self.routers[router].parts().state.routing.fleet.workers();
         workers
             .iter()
             .map(|worker| worker.with_load(|load| load.others))

@@ -43,7 +43,7 @@ async fn a_decision_is_recorded_when_it_is_made_and_completed_as_it_turns_out() 
     let mut account = open(&seat, &turn);
     let came = seat.decisions()[0].came;
     assert_eq!((came.outcome, came.ttft), (None, None));
-    let error = account.first_token(&seat.proxy, Millis(400.0), true);
+    let error = account.first_token(&seat.proxy.decisions, Millis(400.0), true);
     assert_eq!(
         error.0.round(),
         400.0 - 5.0 - 312.0,
@@ -77,7 +77,7 @@ async fn an_objective_is_met_or_missed_by_the_first_token_it_applies_to() {
         let turn = seat.turn_of(fields, &crate::testing::chat("hi"));
         let mut account = open(&seat, &turn);
         if let Some(ttft) = ttft {
-            account.first_token(&seat.proxy, Millis(ttft), streamed);
+            account.first_token(&seat.proxy.decisions, Millis(ttft), streamed);
             assert_eq!(
                 seat.decisions()[0].came.is_judged,
                 expected.is_some(),
@@ -177,7 +177,7 @@ async fn a_miss_has_the_cause_that_took_longest() {
         turn.goal.ttft = Millis(500.0);
         prepare(&seat, &mut turn);
         let mut account = open(&seat, &turn);
-        account.first_token(&seat.proxy, Millis(ttft), true);
+        account.first_token(&seat.proxy.decisions, Millis(ttft), true);
         account.close(&seat.proxy, End { engine, ..end(usage) });
         let came = seat.decisions()[0].came;
         assert_eq!(came.cause, Some(expected), "{case}: {:?}", came.parts);
@@ -272,9 +272,9 @@ async fn time_beside_the_engines_own_is_known_only_of_streams() {
     pass_ms(10).await;
     let mut account = open(&seat, &turn);
     assert_eq!(account.beside(engine), None);
-    account.first_token(&seat.proxy, Millis(400.0), false);
+    account.first_token(&seat.proxy.decisions, Millis(400.0), false);
     assert_eq!(account.beside(engine), None);
-    account.first_token(&seat.proxy, Millis(400.0), true);
+    account.first_token(&seat.proxy.decisions, Millis(400.0), true);
     assert_eq!(account.beside(engine).unwrap().0.round(), 60.0);
 }
 

@@ -40,7 +40,7 @@ impl Flight {
 
     fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
-        let ended = self.proxy.state.clock.now();
+        let ended = self.proxy.state.routing.clock.now();
         self.note_breaker(end.outcome);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
@@ -82,7 +82,7 @@ impl Flight {
     /// Reports a success to the breaker.
     pub fn answered(&mut self) {
         if self.in_flight.answered() {
-            self.proxy.state.breaker_closed(self.worker());
+            self.proxy.state.operations.breaker_closed(self.worker());
         }
     }
 
@@ -98,11 +98,8 @@ impl Flight {
 
     /// Excuses the worker from a first token that is late while other requests make progress: it is busy.
     pub fn spare_if_busy(&mut self, overrun: Overrun) {
-        if !overrun.is_the_workers(
-            self.proxy
-                .state
-                .is_answering(self.worker(), self.noted.bytes_before),
-        ) {
+        let routing = &self.proxy.state.routing;
+        if !overrun.is_the_workers(routing.is_answering(self.worker(), self.noted.bytes_before)) {
             self.spare();
         }
     }
@@ -119,10 +116,8 @@ impl Flight {
         let name = outcome.as_str();
         if outcome.is_final() {
             let trace = self.exemplar(Some(name));
-            self.proxy
-                .state
-                .metrics
-                .request_of(self.turn.endpoint.as_str(), name, seconds, trace);
+            let metrics = &self.proxy.state.routing.metrics;
+            metrics.request_of(self.turn.endpoint.as_str(), name, seconds, trace);
         }
         debug!(worker = self.worker().name(), outcome = name, seconds, "ended");
     }

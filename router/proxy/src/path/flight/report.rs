@@ -28,7 +28,7 @@ impl Flight {
                 permit.charge.give_back();
             }
             (None, _) if self.turn.endpoint.generates() => {
-                let ratio = self.proxy.state.knowledge.ratio(&self.turn.model);
+                let ratio = self.proxy.state.routing.knowledge.ratio(&self.turn.model);
                 permit.charge.add(self.progress.passed.tokens(ratio));
             }
             // Other endpoints return no model tokens.
@@ -48,7 +48,10 @@ impl Flight {
         let origin = turn.goal.origin;
         Record {
             conversation: turn.session.as_ref().map(|session| session.key),
-            class: origin.named(&self.proxy.state.live().objective).to_owned().into(),
+            class: origin
+                .named(&self.proxy.state.routing.live().objective)
+                .to_owned()
+                .into(),
             objective: turn.goal.ttft,
             model: Cow::Borrowed(&turn.model),
             prompt: Cow::Borrowed(&turn.fingerprint.chain),
@@ -75,7 +78,7 @@ impl Flight {
         if outcome != AttemptOutcome::Ok || !progress.started {
             return;
         }
-        self.proxy.state.metrics.answered(&Answered {
+        self.proxy.state.routing.metrics.answered(&Answered {
             operation: operation.as_str(),
             model: &turn.model,
             ttft: progress.ttft,
@@ -93,7 +96,7 @@ impl Flight {
     }
 
     pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
-        let live = self.proxy.state.live();
+        let live = self.proxy.state.routing.live();
         self.account.close(
             &self.proxy,
             account::End {
@@ -109,7 +112,7 @@ impl Flight {
     /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.
     pub(super) fn write_down(&mut self, end: &AttemptEnd, ended: Millis) {
         let slip = self.slip.take();
-        let recent = self.proxy.state.operator.recent.open();
+        let recent = self.proxy.state.operations.operator.recent.open();
         let was_load = self.progress.started && self.turn.endpoint.generates() && end.outcome.is_computed();
         if was_load && (slip.is_some() || recent.is_some()) {
             let record = self.record(end, ended);

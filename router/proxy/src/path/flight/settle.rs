@@ -18,7 +18,7 @@ impl Flight {
         let Some(hold) = self.noted.hold.take() else {
             return;
         };
-        let knowledge = &self.proxy.state.knowledge;
+        let knowledge = &self.proxy.state.routing.knowledge;
         if is_computed {
             if let Some(reply) = &self.progress.reply {
                 knowledge.answered(&self.turn.fingerprint.chain, reply);
@@ -60,7 +60,7 @@ impl Flight {
             told.answered(reply.as_ref(), evict_first, total, &|end| held(tokens(end)));
         }
         let offsets = offsets.filter(|_| counted.is_some());
-        self.proxy.state.knowledge.update(worker.id, |residency| {
+        self.proxy.state.routing.knowledge.update(worker.id, |residency| {
             if let Some(offsets) = &offsets {
                 let tokens = offsets.rising();
                 residency.counted(&hold, chain, |end| held(tokens(end)));
@@ -73,18 +73,15 @@ impl Flight {
     /// Learns from the worker's token counts. Returns the token offsets of the prompt's keys.
     pub(super) fn learn_usage(&self, usage: Usage, seen: &ResponseReport) -> Option<Scale> {
         let (worker, model) = (self.worker(), &self.turn.model);
+        let routing = &self.proxy.state.routing;
         let predicted = self.prediction.cached.0;
         if let Extent::Bytes(bytes) = self.turn.fingerprint.extent {
             let prompt = Tokens(usage.prompt);
             let media = &self.turn.fingerprint.media;
             let scale = &self.prediction.scale;
-            self.proxy
-                .state
-                .knowledge
-                .counted(model, bytes, media, scale, prompt);
+            routing.knowledge.counted(model, bytes, media, scale, prompt);
         }
-        self.proxy
-            .state
+        routing
             .metrics
             .tokens(worker.name(), usage.prompt, predicted, usage.cached);
         if let Some(cached) = usage.cached {
@@ -95,6 +92,7 @@ impl Flight {
 
     fn compare_cached(&self, cached: u64) {
         let (worker, prediction) = (self.worker(), &self.prediction);
+        let routing = &self.proxy.state.routing;
         let predicted = prediction.cached.0;
         let block = u64::from(worker.spec.block_size);
         let source = prediction.source.as_str();
@@ -102,11 +100,10 @@ impl Flight {
             worker = worker.name(),
             source, predicted, cached, "cached tokens reported"
         );
-        self.proxy
-            .state
+        routing
             .metrics
             .agreement(worker.name(), source, predicted, cached, block);
-        let corrected = self.proxy.state.knowledge.reported(&Reported {
+        let corrected = routing.knowledge.reported(&Reported {
             worker: worker.id,
             model: &self.turn.model,
             conversation: self.turn.session.as_ref().map_or(0, |session| session.key),
@@ -125,8 +122,7 @@ impl Flight {
                 cleared = corrected.is_cleared,
                 "the worker's cache holds less than its mirror; entries are dropped from the mirror"
             );
-            self.proxy
-                .state
+            routing
                 .metrics
                 .mirror_corrected(worker.name(), corrected.is_cleared);
         }
@@ -139,7 +135,7 @@ impl Flight {
         let reply = self.progress.reply.as_ref();
         let session = self.turn.session.as_ref();
         Some(
-            self.proxy.state.knowledge.turn_over(&CountedTurn {
+            self.proxy.state.routing.knowledge.turn_over(&CountedTurn {
                 model: &self.turn.model,
                 worker: self.worker().id,
                 session: session.map(|session| [xxh3_64(session.name.as_bytes()), session.key]),

@@ -57,14 +57,19 @@ async fn a_first_token_ends_the_predicted_wait_and_counts_as_a_success() {
     let seat = Seat::new();
     let mut flight = seat.start(&Arc::new(seat.turn(&"long prompt ".repeat(100))));
     let wait = || {
-        let now = seat.proxy.state.clock.now();
+        let now = seat.proxy.state.routing.clock.now();
         seat.worker("a").with_load(|load| load.pending.wait(now))
     };
     assert!(wait() > Millis::ZERO);
     flight.first_token(true);
     assert_eq!(wait(), Millis::ZERO);
     assert_eq!(seat.in_flight(), [1, 0, 0], "its response is not over");
-    assert!(seat.worker("a").outcomes(seat.proxy.state.clock.now()).good > 0.9);
+    assert!(
+        seat.worker("a")
+            .outcomes(seat.proxy.state.routing.clock.now())
+            .good
+            > 0.9
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,7 +77,7 @@ async fn a_conversation_stays_with_the_worker_of_its_last_first_token() {
     let seat = Seat::new();
     let turn = Arc::new(seat.turn_of(&[("x-session-id", "s")], &chat("hi")));
     let key = turn.session.as_ref().unwrap().key;
-    let last = || seat.proxy.state.knowledge.last_worker(key);
+    let last = || seat.proxy.state.routing.knowledge.last_worker(key);
     let mut flight = seat.start(&turn);
     assert_eq!(last(), None);
     flight.first_token(true);

@@ -19,7 +19,6 @@ use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
 use super::super::watchdog::Overrun;
 use super::{TurnRequest, request};
-use crate::Proxy;
 use crate::decisions;
 use fleet::Worker;
 use fleet::breaker::BreakerPass;
@@ -27,6 +26,7 @@ use fleet::health::Probe;
 use protocol::error::ApiError;
 use protocol::lacks_model::lacks_model;
 use protocol::verdict::Verdict;
+use state::State;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, PendingResponse};
 use telemetry::traces::AttemptSpan;
@@ -140,7 +140,7 @@ impl PendingTurn {
         };
         let span = context.trace.attempt(choice, outgoing.headers_mut());
         flight.traced(span.note());
-        let limit = proxy.state.live().limits.first_byte_timeout;
+        let limit = proxy.state.routing.live().limits.first_byte_timeout;
         let since = Instant::now();
         let until = since + limit;
         Ok(Self {
@@ -152,7 +152,7 @@ impl PendingTurn {
             sequence: choice.decision.sequence,
             explained: turn
                 .explain
-                .then(|| decisions::view::header(proxy, &choice.decision))
+                .then(|| decisions::view::header(&proxy.state.routing, &choice.decision))
                 .flatten(),
             until: context.deadline.head().map_or(until, |head| head.min(until)),
             limit,
@@ -212,7 +212,7 @@ impl PendingTurn {
             }
             Head::Lost(error) => {
                 let failure = Failure::of(&error);
-                note(proxy, self.flight.worker(), &error, failure);
+                note(&proxy.state, self.flight.worker(), &error, failure);
                 self.fail(failure, may_retry(failure))
             }
             Head::Broke(error) => {
@@ -335,20 +335,18 @@ async fn answer(
 
 /// Logs why no response came. A failed connection counts as a failed probe, or as a late one if it timed out on a busy
 /// worker.
-pub(in crate::path) fn note(proxy: &Proxy, worker: &Worker, error: &upstream::Error, failure: Failure) {
+pub(in crate::path) fn note(state: &State, worker: &Worker, error: &upstream::Error, failure: Failure) {
     match failure {
         Failure::NoConnection => {
-            if worker.unreachable.is_due(proxy.state.clock.now()) {
+            if worker.unreachable.is_due(state.routing.clock.now()) {
                 warn!(worker = worker.name(), url = %worker.spec.url, %error, "cannot connect to the worker");
             }
             debug!(worker = worker.name(), %error, "no connection");
             let is_busy = retry::is_slow_to_connect(error) && worker.with_load(|load| load.in_flight > 1);
-            proxy
-                .state
-                .note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
+            state.note_health(worker, if is_busy { Probe::Late } else { Probe::Bad });
         }
         Failure::Unsent => debug!(worker = worker.name(), %error, "not sent"),
-        _ => proxy.state.log_failure(worker, error, "no answer"),
+        _ => state.routing.log_failure(worker, error, "no answer"),
     }
 }
 

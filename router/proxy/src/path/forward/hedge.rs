@@ -33,7 +33,7 @@ pub(super) async fn race(
     let Some(mut beside) = second(request, state) else {
         return asked.head().await;
     };
-    let metrics = &request.context.proxy.state.metrics;
+    let metrics = &request.context.proxy.state.routing.metrics;
     metrics.hedge("sent");
     let first = tokio::select! {
         biased;
@@ -66,9 +66,9 @@ pub(super) async fn race(
 /// Sends the turn to another worker, if there is one and the retry budget allows it.
 fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<PendingTurn> {
     let proxy = request.context.proxy;
-    let (choice, pass) = select_admitted(proxy, request.turn, &mut state.tried).ok()?;
+    let (choice, pass) = select_admitted(&proxy.state.routing, request.turn, &mut state.tried).ok()?;
     // Charged only if there is a worker. An unused breaker pass is released.
-    if !state.may_hedge(proxy) {
+    if !state.may_hedge(&proxy.state.routing) {
         return None;
     }
     state.tried.push(choice.worker.id);

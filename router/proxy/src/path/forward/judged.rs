@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use super::super::retry::Charged;
 use super::attempt::REASON;
-use crate::Proxy;
 use fleet::InFlight;
 use protocol::verdict::Verdict;
+use state::State;
 
 /// A response and the verdict on it.
 pub(in crate::path) struct Judged {
@@ -46,17 +46,17 @@ impl Judged {
     }
 
     /// Reports a refusal or failure to the breaker, unless the request is charged to a worker already.
-    pub(in crate::path) fn account(&self, proxy: &Proxy, in_flight: &mut InFlight, charged: &Charged) {
-        report(proxy, self.verdict, in_flight, charged);
+    pub(in crate::path) fn account(&self, state: &State, in_flight: &mut InFlight, charged: &Charged) {
+        report(state, self.verdict, in_flight, charged);
     }
 }
 
 /// Reports a refusal or failure to the breaker, unless the request is charged to a worker already.
-pub fn report(proxy: &Proxy, verdict: Verdict, in_flight: &mut InFlight, charged: &Charged) {
+pub fn report(state: &State, verdict: Verdict, in_flight: &mut InFlight, charged: &Charged) {
     match verdict {
         Verdict::Declined(push_back) => in_flight.declined(push_back.after),
         Verdict::Failed | Verdict::Broken if !charged.swap(true, Ordering::Relaxed) => {
-            proxy.state.failed(in_flight, None);
+            state.failed(in_flight, None);
         }
         _ => {}
     }
@@ -99,11 +99,11 @@ mod tests {
             let request = Request::get("http://10.0.0.1:8000/x")
                 .body(tailroute_http::body::full(""))
                 .unwrap();
-            let response = seat.proxy.state.client.send(request).await.unwrap();
+            let response = seat.proxy.state.transport.client.send(request).await.unwrap();
             let began = Instant::now();
             let judged = within(Judged::of(response)).await;
             assert_eq!(judged.verdict, verdict, "{case}");
-            judged.account(&seat.proxy, &mut seat.occupy("a"), &Charged::default());
+            judged.account(&seat.proxy.state, &mut seat.occupy("a"), &Charged::default());
             let failures = seat.metric("tailroute_worker_failures_total", &[]);
             assert_eq!(failures > 0.0, verdict == Verdict::Failed, "{case}");
             assert_eq!(began.elapsed().as_millis(), took_ms, "{case}");
@@ -137,7 +137,7 @@ mod tests {
             let seat = Seat::new();
             let charged: Charged = Arc::default();
             charged.store(was_charged, Ordering::Relaxed);
-            report(&seat.proxy, verdict, &mut seat.occupy("a"), &charged);
+            report(&seat.proxy.state, verdict, &mut seat.occupy("a"), &charged);
             let case = format!("{verdict:?} {was_charged}");
             assert_eq!(
                 seat.metric("tailroute_worker_failures_total", &[]),
@@ -145,7 +145,7 @@ mod tests {
                 "{case}"
             );
             assert_eq!(charged.load(Ordering::Relaxed), is_charged, "{case}");
-            let condition = seat.worker("a").condition(seat.proxy.state.clock.now());
+            let condition = seat.worker("a").condition(seat.proxy.state.routing.clock.now());
             assert_eq!(condition.is_avoided, pauses, "{case}");
             assert_eq!(condition.breaker, BreakerState::Closed, "{case}");
         }

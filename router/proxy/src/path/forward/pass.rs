@@ -30,7 +30,7 @@ use super::super::watchdog::{CUT_OFF, Overrun, Watchdog};
 use super::attempt::note;
 use super::judged::{Judged, report};
 use super::{again as retried, ask_to_retry, mark};
-use crate::{Proxy, RequestPermit};
+use crate::RequestPermit;
 use fleet::breaker::BreakerState;
 use fleet::eligibility::Eligibility;
 use fleet::{InFlight, Worker, rotation};
@@ -39,6 +39,7 @@ use protocol::first_event::FirstEvent;
 use protocol::headers;
 use protocol::verdict::Verdict;
 use protocol::watch::Step;
+use state::{Routing, State};
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 use telemetry::traces::Trace;
 
@@ -60,17 +61,17 @@ impl Wanted {
     }
 
     /// Returns whether an untried worker serves the model for which a worker answered 404.
-    async fn is_elsewhere(&self, proxy: &Proxy, worker: &Worker, tried: &[WorkerId]) -> bool {
+    async fn is_elsewhere(&self, routing: &Routing, worker: &Worker, tried: &[WorkerId]) -> bool {
         let asked = (self.model.as_deref().unwrap_or_default(), false);
         let among = |other: &Worker| self.may_go_to(other);
-        self.home.is_none() && models::is_elsewhere(proxy, worker, asked, tried, among).await
+        self.home.is_none() && models::is_elsewhere(routing, worker, asked, tried, among).await
     }
 
     /// Returns the views of all workers. Only workers that may get the request are ready.
-    fn views(&self, proxy: &Proxy, workers: &[Arc<Worker>], now: Millis) -> Vec<WorkerView> {
+    fn views(&self, routing: &Routing, workers: &[Arc<Worker>], now: Millis) -> Vec<WorkerView> {
         let among = workers.iter().filter(|worker| self.may_go_to(worker));
         let model = self.model.as_deref().unwrap_or_default();
-        let eligible = Eligibility::of(among, model, proxy.state.config.routing.unlisted_models);
+        let eligible = Eligibility::of(among, model, routing.config.routing.unlisted_models);
         let view = |worker: &Arc<Worker>| {
             let is_eligible = self.may_go_to(worker) && eligible.admits(worker);
             worker.view(now, is_eligible, Tokens::ZERO, 0.0)
@@ -86,14 +87,14 @@ pub(crate) async fn pass(
     wanted: &Wanted,
 ) -> Result<Response<Body>, ApiError> {
     let proxy = context.proxy;
-    let mut state = RetryState::new(proxy);
+    let mut state = RetryState::new(&proxy.state.routing);
     let (head, incoming) = request.into_parts();
-    let mut upload = UploadBody::of(proxy, &head, incoming).await?;
+    let mut upload = UploadBody::of(&proxy.state, &head, incoming).await?;
     let permit = context.permit()?;
     loop {
-        let mut in_flight =
-            some_worker(proxy, &head.headers, &state.tried, wanted).ok_or_else(|| match &*state.tried {
-                [] => proxy.state.no_worker_ready(),
+        let mut in_flight = some_worker(&proxy.state.routing, &head.headers, &state.tried, wanted)
+            .ok_or_else(|| match &*state.tried {
+                [] => proxy.state.routing.no_worker_ready(),
                 _ => ApiError::WorkerFailed,
             })?;
         let worker = Arc::clone(in_flight.worker());
@@ -109,35 +110,43 @@ pub(crate) async fn pass(
             // The worker cannot answer a request that it has not received.
             return Err(ApiError::RequestTimeout(*limit));
         }
-        let is_busy = || proxy.state.is_answering(&worker, bytes_before);
-        report(proxy, ended.verdict(is_busy), &mut in_flight, &state.charged);
+        let is_busy = || proxy.state.routing.is_answering(&worker, bytes_before);
+        report(
+            &proxy.state,
+            ended.verdict(is_busy),
+            &mut in_flight,
+            &state.charged,
+        );
         state.tried.push(worker.id);
-        let is_elsewhere = ended.is_not_found() && wanted.is_elsewhere(proxy, &worker, &state.tried).await;
+        let is_elsewhere = ended.is_not_found()
+            && wanted
+                .is_elsewhere(&proxy.state.routing, &worker, &state.tried)
+                .await;
         let again = ended.failure().is_some_and(|failure| {
             let tried = state.tried.clone();
             let has_other = || {
                 let is_other = match failure {
                     Failure::NoModel => is_elsewhere,
-                    _ => is_other_free(proxy, &tried, wanted),
+                    _ => is_other_free(&proxy.state.routing, &tried, wanted),
                 };
                 upload.is_whole() && is_other
             };
-            state.may_retry(proxy, failure, &head, has_other)
+            state.may_retry(&proxy.state.routing, failure, &head, has_other)
         });
         match ended {
             Ended::Answer(judged) if !again => {
                 return Ok(answered(context, judged, in_flight, permit, sent));
             }
-            Ended::Answer(_) => proxy.state.metrics.retry(worker.name()),
-            Ended::Failed(failure, _) if again => retried(proxy, worker.name(), failure),
+            Ended::Answer(_) => proxy.state.routing.metrics.retry(worker.name()),
+            Ended::Failed(failure, _) if again => retried(&proxy.state.routing, worker.name(), failure),
             Ended::Failed(_, error) => return Err(error),
         }
     }
 }
 
-fn is_other_free(proxy: &Proxy, tried: &[WorkerId], wanted: &Wanted) -> bool {
-    let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
-    let views = wanted.views(proxy, &workers, now);
+fn is_other_free(routing: &Routing, tried: &[WorkerId], wanted: &Wanted) -> bool {
+    let (workers, now) = (routing.fleet.workers(), routing.clock.now());
+    let views = wanted.views(routing, &workers, now);
     views.iter().any(|view| view.ready && !tried.contains(&view.id))
 }
 
@@ -159,13 +168,13 @@ pub(in crate::path) fn answered(
         first,
         verdict,
     } = judged;
-    settled(proxy, response.status(), verdict, &mut in_flight, timer);
+    settled(&proxy.state, response.status(), verdict, &mut in_flight, timer);
     let (mut parts, incoming) = response.into_parts();
-    mark(proxy, &mut parts.headers, in_flight.worker(), None);
+    mark(&proxy.state.routing, &mut parts.headers, in_flight.worker(), None);
     ask_to_retry(&mut parts.headers, verdict);
     parts.version = Version::HTTP_11;
     let passing = Passing {
-        proxy: Arc::clone(proxy),
+        state: Arc::clone(&proxy.state),
         read: first,
         inner: incoming,
         first: FirstEvent::of(&parts.headers),
@@ -180,7 +189,7 @@ pub(in crate::path) fn answered(
 
 /// Reports a successful response to the breaker, and counts the request.
 pub fn settled(
-    proxy: &Proxy,
+    state: &State,
     status: StatusCode,
     verdict: Verdict,
     in_flight: &mut InFlight,
@@ -188,9 +197,9 @@ pub fn settled(
 ) {
     let outcome = AttemptOutcome::of(status, verdict);
     if outcome == AttemptOutcome::Ok && in_flight.answered() {
-        proxy.state.breaker_closed(in_flight.worker());
+        state.operations.breaker_closed(in_flight.worker());
     }
-    timer.record(proxy, outcome.as_str());
+    timer.record(&state.routing, outcome.as_str());
 }
 
 enum Ended {
@@ -236,20 +245,23 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
         Err(_) => return Ended::Failed(Failure::Unaddressable, ApiError::NotFound),
     };
     *request.headers_mut() = headers;
-    let limit = proxy.state.live().limits.first_byte_timeout;
+    let limit = proxy.state.routing.live().limits.first_byte_timeout;
     let until = Instant::now() + limit;
     let own = deadline.head().filter(|own| *own <= until);
-    match timeout_at(own.unwrap_or(until), proxy.state.client.send(request)).await {
+    match timeout_at(own.unwrap_or(until), proxy.state.transport.client.send(request)).await {
         Ok(Ok(response)) => Ended::Answer(Judged::of(response).await),
         Ok(Err(error)) => {
             let failure = Failure::of(&error);
-            note(proxy, worker, &error, failure);
+            note(&proxy.state, worker, &error, failure);
             Ended::Failed(failure, ApiError::WorkerFailed)
         }
         Err(_) if own.is_some() => Ended::Failed(Failure::DeadlinePassed, deadline.exceeded()),
         Err(_) => {
             let error = format_args!("no response within {} s", limit.as_secs_f64());
-            proxy.state.log_failure(worker, &error, "the worker timed out");
+            proxy
+                .state
+                .routing
+                .log_failure(worker, &error, "the worker timed out");
             Ended::Failed(Failure::TimedOut, ApiError::WorkerTimeout(limit))
         }
     }
@@ -257,15 +269,15 @@ async fn pass_once(context: &RequestContext<'_>, head: &Parts, body: Body, worke
 
 /// Counts the request as in flight on an untried worker whose breaker admits it. Returns `None` if no worker is ready.
 pub fn some_worker(
-    proxy: &Proxy,
+    routing: &Routing,
     headers: &HeaderMap,
     tried: &[WorkerId],
     wanted: &Wanted,
 ) -> Option<InFlight> {
-    let (workers, now) = (proxy.state.fleet.workers(), proxy.state.clock.now());
-    let mut views = wanted.views(proxy, &workers, now);
+    let (workers, now) = (routing.fleet.workers(), routing.clock.now());
+    let mut views = wanted.views(routing, &workers, now);
     let mut conditions = Vec::new();
-    select::narrow(proxy, &workers, now, None, &mut views, &mut conditions);
+    select::narrow(routing, &workers, now, None, &mut views, &mut conditions);
     rotation::avoid(&mut views, &conditions);
     if let Some(home) = wanted.home
         && let Some(worker) = workers.get(home.index())
@@ -279,16 +291,14 @@ pub fn some_worker(
         .get(headers::SESSION)
         .and_then(|name| name.to_str().ok())
         .map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()));
-    let home = wanted
-        .home
-        .or_else(|| proxy.state.knowledge.last_worker(session?));
+    let home = wanted.home.or_else(|| routing.knowledge.last_worker(session?));
     let mut free: Vec<usize> = (0..views.len())
         .filter(|&at| views[at].ready && !tried.contains(&workers[at].id))
         .collect();
     free.sort_by_key(|&at| (home != Some(workers[at].id), views[at].in_flight));
     let let_through = |at: usize, regardless: bool| {
         let pass = workers[at].admit(now, regardless)?;
-        Some(workers[at].send(proxy.state.clock, None, pass))
+        Some(workers[at].send(routing.clock, None, pass))
     };
     let taken = free
         .iter()
@@ -311,11 +321,11 @@ struct Coming {
 
 impl UploadBody {
     /// Buffers a short body that a retry may need; streams any other.
-    async fn of(proxy: &Proxy, head: &Parts, mut incoming: ClientBody) -> Result<Self, ApiError> {
+    async fn of(state: &State, head: &Parts, mut incoming: ClientBody) -> Result<Self, ApiError> {
         if incoming.is_end_stream() {
             return Ok(Self::Whole(Received {
                 bytes: Bytes::new(),
-                room: proxy.state.unread(),
+                room: state.unread(),
             }));
         }
         let length = head
@@ -324,7 +334,7 @@ impl UploadBody {
             .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         let idempotent = || retry::is_idempotent(&head.method, head.uri.path(), &head.headers);
         if length.is_some_and(|length| length <= KEPT_BYTES) && idempotent() {
-            let read = admit::read_body(proxy, head, &mut incoming).await;
+            let read = admit::read_body(state, head, &mut incoming).await;
             return read
                 .map(Self::Whole)
                 .map_err(|error| incoming.failure().unwrap_or(error));
@@ -387,7 +397,7 @@ impl HttpBody for Lent {
 
 /// A relayed response, with the resources to release at its end.
 struct Passing {
-    proxy: Arc<Proxy>,
+    state: Arc<State>,
     /// The first piece of the body, if it was read with the head.
     read: Option<Frame<Bytes>>,
     inner: Incoming,
@@ -412,10 +422,10 @@ impl Passing {
 
     fn overran(&mut self, overrun: Overrun) {
         let worker = Arc::clone(self.in_flight.worker());
-        let is_busy = self.proxy.state.is_answering(&worker, self.bytes_before);
-        self.proxy.state.log_failure(&worker, &overrun.cause(), CUT_OFF);
+        let is_busy = self.state.routing.is_answering(&worker, self.bytes_before);
+        self.state.routing.log_failure(&worker, &overrun.cause(), CUT_OFF);
         if overrun.is_the_workers(is_busy) {
-            self.proxy.state.failed(&mut self.in_flight, None);
+            self.state.failed(&mut self.in_flight, None);
         }
     }
 }
@@ -442,7 +452,7 @@ impl HttpBody for Passing {
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                passing.proxy.state.failed(&mut passing.in_flight, None);
+                passing.state.failed(&mut passing.in_flight, None);
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Ready(None) => {

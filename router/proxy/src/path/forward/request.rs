@@ -11,6 +11,7 @@ use super::super::turn::Turn;
 use crate::Proxy;
 use fleet::dialect::{Carried, TurnHint};
 use protocol::{headers, splice};
+use state::Routing;
 
 /// Builds the worker's request: the client's, with the router's headers, hint and priority.
 pub fn turn_request(
@@ -30,8 +31,8 @@ pub fn turn_request(
     {
         headers.insert(headers::SESSION, name);
     }
-    let body = carry_hint(proxy, &mut headers, body, turn, choice);
-    let body = carry_priority(proxy, body, turn, choice);
+    let body = carry_hint(&proxy.state.routing, &mut headers, body, turn, choice);
+    let body = carry_priority(&proxy.state.routing, body, turn, choice);
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
@@ -41,8 +42,14 @@ pub fn turn_request(
 }
 
 /// Adds the conversation's hint to the request, if the worker accepts hints there.
-fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
-    let hints = &proxy.state.config.hints;
+fn carry_hint(
+    routing: &Routing,
+    headers: &mut HeaderMap,
+    body: Bytes,
+    turn: &Turn,
+    choice: &Choice,
+) -> Bytes {
+    let hints = &routing.config.hints;
     let is_heard = hints.enabled && hints.in_request && turn.endpoint.generates();
     if !is_heard || choice.evict_first == Tokens::ZERO {
         return body;
@@ -66,7 +73,7 @@ fn carry_hint(proxy: &Proxy, headers: &mut HeaderMap, body: Bytes, turn: &Turn, 
 
 /// Sets a turn's priority, for engines that accept one: when it is [due](policy::route::Patience), in milliseconds of
 /// wall-clock time, so that several routers' requests compare. A client's own priority is kept.
-fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
+fn carry_priority(routing: &Routing, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let sign = match choice.worker.spec.priority {
         _ if !turn.endpoint.facts().takes_fields => return body,
         Priority::Off => return body,
@@ -76,7 +83,7 @@ fn carry_priority(proxy: &Proxy, body: Bytes, turn: &Turn, choice: &Choice) -> B
     let terms = choice.decision.chosen();
     let prefill = terms.prefill();
     let due = Patience::AT_ENGINE.due(
-        Millis(proxy.state.clock.unix_ms(turn.arrived)),
+        Millis(routing.clock.unix_ms(turn.arrived)),
         prefill,
         turn.goal.ttft,
     );
@@ -154,7 +161,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_turn_is_due_at_four_prefills_or_its_objective() {
         // A prompt of 3 tokens takes 13 ms on `a`.
-        let due = |seat: &Seat| seat.proxy.state.clock.unix_ms(Millis::ZERO) + 4.0 * 13.0;
+        let due = |seat: &Seat| seat.proxy.state.routing.clock.unix_ms(Millis::ZERO) + 4.0 * 13.0;
         for (priority, sign) in [
             (Priority::Off, None),
             (Priority::LowestFirst, Some(1.0)),

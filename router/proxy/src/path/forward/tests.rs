@@ -113,7 +113,7 @@ async fn a_key_pays_for_what_a_worker_may_have_computed() {
         for name in ["a", "b", "c"] {
             seat.script(name, [script.clone()]);
         }
-        let estimate = seat.turn("hi").tokens(&seat.proxy).0;
+        let estimate = seat.turn("hi").tokens(&seat.proxy.state.routing).0;
         let body = chat("hi");
         let fields = [KEY, ("x-request-timeout-ms", deadline_ms)];
         let asking = seat.post(CHAT, &fields, &body);
@@ -163,7 +163,10 @@ async fn failures_are_logged_and_refusals_are_not() {
         let seat = Seat::with(|config| config.limits.retries = 0);
         seat.script("a", [script]);
         seat.post(path, &[], &chat("hi")).await;
-        let next = seat.worker("a").failures.count(seat.proxy.state.clock.now());
+        let next = seat
+            .worker("a")
+            .failures
+            .count(seat.proxy.state.routing.clock.now());
         assert_eq!(
             next.is_none(),
             is_logged,

@@ -15,7 +15,7 @@ type Prepare = fn(&Seat, &mut Turn);
 
 /// Returns the name of the chosen worker, or the code of the error.
 fn chosen(seat: &Seat, turn: &Turn, tried: &[WorkerId]) -> String {
-    match select(&seat.proxy, turn, tried) {
+    match select(&seat.proxy.state.routing, turn, tried) {
         Ok(choice) => choice.worker.name().to_owned(),
         Err(error) => error.code().to_owned(),
     }
@@ -23,7 +23,7 @@ fn chosen(seat: &Seat, turn: &Turn, tried: &[WorkerId]) -> String {
 
 /// Has a worker compute a turn's prompt.
 fn compute(seat: &Seat, turn: &Turn, worker: WorkerId) {
-    seat.proxy.state.knowledge.update(worker, |residency| {
+    seat.proxy.state.routing.knowledge.update(worker, |residency| {
         let hold = residency
             .sent(worker, &turn.fingerprint.chain, |end| end)
             .unwrap();
@@ -252,7 +252,7 @@ async fn a_choice_says_where_else_the_turn_may_go() {
         let seat = Seat::with(|config| config.failure.max_ejected_share = 1.0);
         let mut turn = seat.turn("hi");
         prepare(&seat, &mut turn);
-        let choice = select(&seat.proxy, &turn, tried).unwrap();
+        let choice = select(&seat.proxy.state.routing, &turn, tried).unwrap();
         let flags = [choice.regardless, choice.has_alternative, choice.may_go_elsewhere];
         assert_eq!(flags, *expected, "{case}");
     }
@@ -325,7 +325,11 @@ async fn the_least_prefill_is_that_of_the_ready_worker_with_the_most_cached() {
             let cached = Tokens(seat.resident(&turn)[seat.worker(name).id.index()]).min(tokens);
             cost.prefill(tokens.saturating_sub(cached), cached)
         });
-        assert_eq!(least_prefill(&seat.proxy, &turn), expected, "{case}");
+        assert_eq!(
+            least_prefill(&seat.proxy.state.routing, &turn),
+            expected,
+            "{case}"
+        );
         assert!(expected.is_none_or(|prefill| prefill > Millis::ZERO));
     }
 }
@@ -333,9 +337,9 @@ async fn the_least_prefill_is_that_of_the_ready_worker_with_the_most_cached() {
 #[tokio::test(start_paused = true)]
 async fn a_shadow_policy_sees_every_decision() {
     let seat = Seat::new();
-    let settings = seat.proxy.state.policy.load().settings.clone();
+    let settings = seat.proxy.state.routing.policy.load().settings.clone();
     let shadow = std::sync::Arc::new(operator::shadow::Shadow::new(settings));
-    seat.proxy.state.operator.shadow.store(Some(Arc::clone(&shadow)));
+    seat.proxy.state.routing.shadow.store(Some(Arc::clone(&shadow)));
     let turn = seat.turn("hi");
     for _ in 0..3 {
         seat.choose(&turn);
@@ -358,7 +362,7 @@ async fn a_conversation_stays_where_it_was_if_that_is_weighed() {
         let seat = Seat::with(|config| config.routing.weights.affinity_ms = affinity_ms);
         let turn = seat.turn_of(&[("x-session-id", "s")], &crate::testing::chat("hi"));
         let key = turn.session.as_ref().unwrap().key;
-        seat.proxy.state.knowledge.moved(Millis::ZERO, key, C);
+        seat.proxy.state.routing.knowledge.moved(Millis::ZERO, key, C);
         assert_eq!(chosen(&seat, &turn, &[]), expected);
     }
 }

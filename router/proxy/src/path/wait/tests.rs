@@ -143,6 +143,7 @@ async fn turns_that_would_be_late_are_shed() {
         if cached {
             seat.proxy
                 .state
+                .routing
                 .knowledge
                 .update(policy::ids::WorkerId(2), |residency| {
                     let chain = &arrived.fingerprint.chain;

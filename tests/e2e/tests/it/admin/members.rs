@@ -61,6 +61,7 @@ async fn ready(fleet: &Fleet, name: &str) {
     until("it to be ready", || {
         parts
             .state
+            .routing
             .fleet
             .find(name)
             .is_some_and(|worker| worker.is_ready())
@@ -74,7 +75,7 @@ fn ask_for(text: &str) -> Value {
 
 async fn until_gone(fleet: &Fleet, name: &str) {
     let parts = fleet.router.parts();
-    until("it to be gone", || parts.state.fleet.find(name).is_none()).await;
+    until("it to be gone", || parts.state.routing.fleet.find(name).is_none()).await;
 }
 
 #[tokio::test]
@@ -90,14 +91,14 @@ async fn an_added_worker_gets_turns_and_its_cache_is_tracked() {
     fleet.engines.push(late);
     ready(&fleet, "late").await;
     let parts = fleet.router.parts().clone();
-    let worker = parts.state.fleet.find("late").unwrap();
+    let worker = parts.state.routing.fleet.find("late").unwrap();
     // Of two turns, one goes to it.
     for seed in 0..2 {
         let answer = fleet.chat(&[], &ask_for(&words(seed, 300))).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     assert!(
-        parts.state.knowledge.held(worker.id).0 >= 256,
+        parts.state.routing.knowledge.held(worker.id).0 >= 256,
         "its mirror is of its own slot"
     );
     let page = fleet.metrics().await;
@@ -130,13 +131,13 @@ async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
     })
     .await;
     let parts = fleet.router.parts();
-    let worker = parts.state.fleet.find("leaves").unwrap();
+    let worker = parts.state.routing.fleet.find("leaves").unwrap();
     let ask_it = ask_for(&words(1, 300));
     for _ in 0..4 {
         fleet.chat(&[], &ask_it).await;
     }
     assert!(
-        parts.state.knowledge.held(worker.id).0 > 0,
+        parts.state.routing.knowledge.held(worker.id).0 > 0,
         "it holds what it served"
     );
     // A slow stream is in progress on it.
@@ -159,7 +160,7 @@ async fn a_removed_worker_finishes_its_requests_and_is_forgotten() {
         "what was under way ends whole"
     );
     until_gone(&fleet, "leaves").await;
-    assert_eq!(parts.state.knowledge.held(worker.id).0, 0);
+    assert_eq!(parts.state.routing.knowledge.held(worker.id).0, 0);
     assert_eq!(names(&fleet).await, ["stays"]);
     let again = remove(&fleet, "leaves").await;
     assert_eq!(
@@ -191,7 +192,7 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
             (409, "conflict")
         );
         ready(&fleet, "late").await;
-        let worker = fleet.router.parts().state.fleet.find("late").unwrap();
+        let worker = fleet.router.parts().state.routing.fleet.find("late").unwrap();
         assert_eq!(remove(&fleet, "late").await.status, 200);
         assert!(
             worker

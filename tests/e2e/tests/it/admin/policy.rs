@@ -128,17 +128,23 @@ async fn a_temporary_change_is_reverted_and_audited() {
     assert_eq!(changed.status, 200, "{}", changed.text());
     assert_eq!(changed.json()["reverts"]["keys"]["/policy"]["to"], "tail");
     let parts = fleet.router.parts();
-    until("the policy is back", || parts.state.policy.load().revision == 3).await;
+    until("the policy is back", || {
+        parts.state.routing.policy.load().revision == 3
+    })
+    .await;
     let shown = get(&fleet, POLICY).await;
     assert_eq!(
         (&shown["settings"]["policy"], &shown["source"]),
         (&json!("tail"), &json!("revert"))
     );
     until("it is written down", || {
-        parts.state.operator.audit.newest(1)[0].action == "policy.revert"
+        parts.state.operations.operator.audit.newest(1)[0].action == "policy.revert"
     })
     .await;
-    assert_eq!(parts.state.operator.audit.newest(1)[0].who.name, "router");
+    assert_eq!(
+        parts.state.operations.operator.audit.newest(1)[0].who.name,
+        "router"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +159,10 @@ async fn a_temporary_weight_returns_although_another_was_changed_meanwhile() {
     let keys = second.json()["reverts"]["keys"].as_object().unwrap().clone();
     assert_eq!(keys.keys().collect::<Vec<_>>(), ["/weights/locality"]);
     let parts = fleet.router.parts();
-    until("the weight is back", || parts.state.policy.load().revision == 4).await;
+    until("the weight is back", || {
+        parts.state.routing.policy.load().revision == 4
+    })
+    .await;
     let shown = get(&fleet, POLICY).await;
     let now = &shown["settings"]["weights"];
     assert_eq!(
@@ -212,13 +221,13 @@ async fn a_reload_without_routing_changes_keeps_a_live_change() {
     let fleet = Fleet::of(1).await;
     let parts = fleet.router.parts();
     change_policy(&fleet, json!({ "weights": { "locality": 3.0 } }), json!({})).await;
-    let mut config = parts.state.config.clone();
+    let mut config = (*parts.state.config).clone();
     config.limits.retries = 7;
     tailroute::reload::reconfigure(parts, &config).unwrap();
-    assert_eq!(parts.state.policy.load().settings.weights.locality, 3.0);
+    assert_eq!(parts.state.routing.policy.load().settings.weights.locality, 3.0);
     config.routing.weights.locality = 4.0;
     tailroute::reload::reconfigure(parts, &config).unwrap();
-    assert_eq!(parts.state.policy.load().settings.weights.locality, 4.0);
+    assert_eq!(parts.state.routing.policy.load().settings.weights.locality, 4.0);
     assert_eq!(get(&fleet, POLICY).await["source"], "reload");
 }
 
@@ -292,7 +301,7 @@ async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
             until("clients go on", || read() >= from + at_least).await;
         }
     };
-    let exact = fleet.router.parts().state.policy.load().settings.clone();
+    let exact = fleet.router.parts().state.routing.policy.load().settings.clone();
     for _ in 0..10 {
         progress("checked", 2 * CLIENTS as u64).await;
         // From here on any worker may answer; after the revert, only the conversation's own.
@@ -309,7 +318,7 @@ async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
         progress("asked", CLIENTS as u64).await;
         super::ctl::well(&fleet, &["policy", "rollback", "--reason", "enough"]).await;
         load.epoch.fetch_add(1, Ordering::SeqCst);
-        let restored = fleet.router.parts().state.policy.load().settings.clone();
+        let restored = fleet.router.parts().state.routing.policy.load().settings.clone();
         assert_eq!(format!("{restored:?}"), format!("{exact:?}"));
         assert_eq!(
             restored.weights.locality.to_bits(),
@@ -321,7 +330,7 @@ async fn under_load_a_change_applies_to_the_next_request_of_every_thread() {
     for client in clients {
         client.await.unwrap();
     }
-    assert_eq!(fleet.router.parts().state.policy.load().revision, 22);
+    assert_eq!(fleet.router.parts().state.routing.policy.load().revision, 22);
 }
 
 #[tokio::test]

@@ -97,6 +97,7 @@ async fn one_preview_at_a_time() {
         .router
         .parts()
         .state
+        .operations
         .operator
         .previews
         .try_acquire()

@@ -124,7 +124,14 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
     let draining = force(&fleet, &name(&fleet, 0), "drain").await;
     assert_eq!(draining.json()["state"], "draining");
     drop(answer);
-    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet
+        .router
+        .parts()
+        .state
+        .routing
+        .fleet
+        .find(&name(&fleet, 0))
+        .unwrap();
     until("nothing is left", || worker.with_load(|load| load.in_flight == 0)).await;
     let drained = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
     assert_eq!(
@@ -137,7 +144,7 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
 async fn a_process_that_hands_over_refuses_changes_and_still_answers_questions() {
     let fleet = Fleet::of(2).await;
     let state = &fleet.router.parts().state;
-    state.set_handed_over(true);
+    state.operations.set_handed_over(true);
     let refused = post(&fleet, &name(&fleet, 0), "cordon").await;
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(
@@ -147,14 +154,21 @@ async fn a_process_that_hands_over_refuses_changes_and_still_answers_questions()
     );
     let worker = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
     assert_eq!(worker["state"], "ready");
-    state.set_handed_over(false);
+    state.operations.set_handed_over(false);
     assert_eq!(post(&fleet, &name(&fleet, 0), "cordon").await.status, 200);
 }
 
 #[tokio::test]
 async fn an_alpha_override_holds_until_it_is_reverted() {
     let fleet = Fleet::of(1).await;
-    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet
+        .router
+        .parts()
+        .state
+        .routing
+        .fleet
+        .find(&name(&fleet, 0))
+        .unwrap();
     let path = format!("{WORKERS}/{}/alpha", name(&fleet, 0));
     let set = async |more: Value| {
         let mut body = json!({ "alpha_ms_per_token": 0.7, "reason": "half of it is off" });
@@ -190,7 +204,14 @@ async fn an_alpha_override_holds_until_it_is_reverted() {
 #[tokio::test]
 async fn learning_restarts_from_a_calibration() {
     let fleet = Fleet::of(2).await;
-    let worker = fleet.router.parts().state.fleet.find(&name(&fleet, 0)).unwrap();
+    let worker = fleet
+        .router
+        .parts()
+        .state
+        .routing
+        .fleet
+        .find(&name(&fleet, 0))
+        .unwrap();
     until("it is known what it serves", || {
         worker.serves("another") == fleet::facts::Serves::No
     })
@@ -219,6 +240,7 @@ async fn learning_restarts_from_a_calibration() {
     let parts = fleet.router.parts();
     let state = parts
         .state
+        .routing
         .feedback
         .costs
         .lock()
@@ -244,7 +266,7 @@ async fn learning_restarts_from_a_calibration() {
     );
     let foreign = put(json!({ "model": "another" })).await;
     assert_eq!(foreign.status, 409, "{}", foreign.text());
-    assert!((parts.state.fleet.workers()[0].cost().alpha_ms_per_token / 0.35 - 1.0).abs() < 1e-9);
+    assert!((parts.state.routing.fleet.workers()[0].cost().alpha_ms_per_token / 0.35 - 1.0).abs() < 1e-9);
 }
 
 #[tokio::test]

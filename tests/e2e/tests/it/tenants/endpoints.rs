@@ -318,7 +318,7 @@ async fn inputs_that_sglang_caches_without_a_salt_are_rejected_unless_allowed() 
         })
         .await;
         let mut stage = Stage { upstream, router };
-        let worker = std::sync::Arc::clone(&stage.router.parts().state.fleet.workers()[0]);
+        let worker = std::sync::Arc::clone(&stage.router.parts().state.routing.fleet.workers()[0]);
         until("it is introduced", || worker.models().is_some()).await;
         let body = json!({ "model": "sim", "input": "x" });
         if status == 200 {

@@ -47,7 +47,7 @@ async fn a_worker_with_an_expired_certificate_gets_no_requests() {
     let body = ask("hi", json!({})).to_string();
     let answer = tailroute_e2e::client::call(router.address, "POST", CHAT, &[], body).await;
     assert_eq!(answer.status, 503);
-    assert!(!router.parts().state.fleet.any_ready());
+    assert!(!router.parts().state.routing.fleet.any_ready());
     assert_eq!(engine.stats().received, 0);
 }
 

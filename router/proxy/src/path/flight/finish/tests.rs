@@ -183,8 +183,12 @@ async fn the_trial_of_a_half_open_breaker_decides_or_is_given_back() {
         let seat = Seat::new();
         seat.break_worker("a");
         pass_ms(1_001).await;
-        let mut announced = seat.proxy.state.operator.events.listen();
-        let state = |seat: &Seat| seat.worker("a").condition(seat.proxy.state.clock.now()).breaker;
+        let mut announced = seat.proxy.state.operations.operator.events.listen();
+        let state = |seat: &Seat| {
+            seat.worker("a")
+                .condition(seat.proxy.state.routing.clock.now())
+                .breaker
+        };
         let mut flight = seat.start(&Arc::new(seat.turn("hi")));
         assert_eq!(state(&seat), BreakerState::Open, "the trial is in flight");
         if begun {
@@ -216,7 +220,7 @@ async fn a_worker_that_declines_is_avoided_as_long_as_it_asks() {
             .end(Declined(PushBack { after }));
         let is_avoided = |seat: &Seat| {
             seat.worker("a")
-                .condition(seat.proxy.state.clock.now())
+                .condition(seat.proxy.state.routing.clock.now())
                 .is_avoided
         };
         pass_ms(until_ms - 1).await;
@@ -272,7 +276,7 @@ async fn a_dropped_attempt_is_aborted_once() {
     assert_eq!(seat.outcomes(), "aborted 1");
     assert_eq!((seat.in_flight(), seat.proxy.in_flight()), ([0; 3], 0));
     assert!(seat.resident(&turn)[0] > 0);
-    let condition = seat.worker("a").condition(seat.proxy.state.clock.now());
+    let condition = seat.worker("a").condition(seat.proxy.state.routing.clock.now());
     assert_eq!(condition, Condition::WELL);
 }
 

@@ -243,7 +243,11 @@ async fn a_worker_that_takes_hints_is_given_room_as_turns_are_sent_and_begin() {
                 config.workers[0].dialect = config::Dialect::Tailroute;
             }
         });
-        seat.proxy.state.feedback.publish_next_turns(Tokens(next_turns));
+        seat.proxy
+            .state
+            .routing
+            .feedback
+            .publish_next_turns(Tokens(next_turns));
         let mut flight = seat.start(&Arc::new(seat.turn(&prompt())));
         flight.first_token(streamed);
         flight.end(complete(ResponseReport::default()));

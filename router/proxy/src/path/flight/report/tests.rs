@@ -93,7 +93,11 @@ async fn turns_that_loaded_a_worker_are_captured() {
     ] {
         let seat = Seat::new();
         let state = &seat.proxy.state;
-        state.operator.recent.start(1 << 20, &state.metrics.captured());
+        state
+            .operations
+            .operator
+            .recent
+            .start(1 << 20, &state.routing.metrics.captured());
         let mut flight = seat.start(&Arc::new(seat.turn("hi")));
         if begun {
             flight.first_token(true);
@@ -127,7 +131,7 @@ async fn a_captured_turn_has_the_counts_of_its_worker_or_estimates() {
             .passing
             .take()
             .and_then(protocol::reply::ReplyBuilder::finish);
-        let record = flight.record(&end, flight.proxy.state.clock.now());
+        let record = flight.record(&end, flight.proxy.state.routing.clock.now());
         assert_eq!((record.tokens, record.counted), (tokens, counted), "{case}");
         assert_eq!(
             (record.ttft.0.round(), record.took.0.round()),

@@ -138,7 +138,8 @@ async fn a_plain_prompt_that_continues_a_reply_is_of_the_same_conversation() {
 async fn an_attempt_that_was_not_sent_holds_nothing() {
     let seat = Seat::new();
     let turn = Arc::new(seat.turn(&prompt()));
-    let (choice, pass) = crate::path::forward::select_admitted(&seat.proxy, &turn, &mut Vec::new()).unwrap();
+    let (choice, pass) =
+        crate::path::forward::select_admitted(&seat.proxy.state.routing, &turn, &mut Vec::new()).unwrap();
     let mut flight = super::Flight::start(&seat.proxy, &turn, &choice, pass, Arc::default());
     assert_eq!(seat.resident(&turn), [0; 3]);
     flight.mark_sent();

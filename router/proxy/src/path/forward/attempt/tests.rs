@@ -248,7 +248,7 @@ async fn a_worker_that_cannot_be_connected_to_fails_a_probe_unless_it_is_busy() 
         let other = is_busy.then(|| seat.occupy("a"));
         // One more failure of this kind would take the worker out of rotation, a late probe would not.
         for _ in 1..state.config.health.unhealthy_after.get() {
-            worker.observe_health(state.clock.now(), fleet::health::Probe::Bad);
+            worker.observe_health(state.routing.clock.now(), fleet::health::Probe::Bad);
         }
         seat.script("a", [script]);
         seat.script("b", [Script::tokens(&["Hi"])]);
@@ -357,7 +357,7 @@ async fn a_worker_that_declines_is_avoided_as_long_as_it_asks() {
     seat.chat("hi").await;
     let is_avoided = || {
         seat.worker("a")
-            .condition(seat.proxy.state.clock.now())
+            .condition(seat.proxy.state.routing.clock.now())
             .is_avoided
     };
     assert!(is_avoided());

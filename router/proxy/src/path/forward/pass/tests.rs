@@ -329,7 +329,7 @@ async fn a_refused_connection_is_a_failed_probe() {
     let seat = Seat::new();
     let (worker, state) = (seat.worker("a"), &seat.proxy.state);
     for _ in 1..state.config.health.unhealthy_after.get() {
-        worker.observe_health(state.clock.now(), fleet::health::Probe::Bad);
+        worker.observe_health(state.routing.clock.now(), fleet::health::Probe::Bad);
     }
     assert!(worker.is_ready());
     assert_eq!(read_on(&seat, Script::refused()).await, "200 b; asked b; ok 1");
@@ -342,10 +342,13 @@ async fn a_success_on_trial_closes_the_breaker_and_tells_so() {
         let seat = Seat::new();
         seat.break_worker("a");
         pass_ms(1_001).await;
-        let mut happened = seat.proxy.state.operator.events.listen();
+        let mut happened = seat.proxy.state.operations.operator.events.listen();
         read_on(&seat, script).await;
         assert_eq!(std::iter::from_fn(|| happened.try_recv().ok()).count(), events);
-        let breaker = seat.worker("a").condition(seat.proxy.state.clock.now()).breaker;
+        let breaker = seat
+            .worker("a")
+            .condition(seat.proxy.state.routing.clock.now())
+            .breaker;
         assert_eq!(breaker == BreakerState::Closed, events > 0);
     }
 }

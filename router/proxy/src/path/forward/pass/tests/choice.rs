@@ -43,11 +43,11 @@ async fn a_request_goes_to_the_least_busy_worker_that_may_get_it() {
         let mut wanted = Wanted::default();
         prepare(&seat, &mut wanted);
         let tried: Vec<WorkerId> = tried.iter().copied().map(WorkerId).collect();
-        let taken = some_worker(&seat.proxy, &HeaderMap::new(), &tried, &wanted);
+        let taken = some_worker(&seat.proxy.state.routing, &HeaderMap::new(), &tried, &wanted);
         let name = taken.as_ref().map_or("", |taken| taken.worker().name());
         assert_eq!(name, expected, "{case}");
         let others = Wanted { home: None, ..wanted };
-        let is_free = is_other_free(&seat.proxy, &tried, &others);
+        let is_free = is_other_free(&seat.proxy.state.routing, &tried, &others);
         let is_held = matches!(case, "an open breaker, and no other worker");
         assert_eq!(is_free, !expected.is_empty() || is_held, "{case}");
     }
@@ -61,8 +61,9 @@ async fn a_conversation_prefers_its_worker_and_any_other_request_the_least_busy_
     let key = turn.session.unwrap().key;
     seat.proxy
         .state
+        .routing
         .knowledge
-        .moved(seat.proxy.state.clock.now(), key, WorkerId(2));
+        .moved(seat.proxy.state.routing.clock.now(), key, WorkerId(2));
     let (_one, _other) = (seat.occupy("c"), seat.occupy("a"));
     #[rustfmt::skip]
     let cases = [
@@ -72,7 +73,13 @@ async fn a_conversation_prefers_its_worker_and_any_other_request_the_least_busy_
         ("of none", &[], &[], "b"),
     ];
     for (case, fields, tried, expected) in cases {
-        let taken = some_worker(&seat.proxy, &headers(fields), tried, &Wanted::default()).unwrap();
+        let taken = some_worker(
+            &seat.proxy.state.routing,
+            &headers(fields),
+            tried,
+            &Wanted::default(),
+        )
+        .unwrap();
         assert_eq!(taken.worker().name(), expected, "{case}");
     }
 }
@@ -83,7 +90,7 @@ async fn the_trial_of_a_half_open_breaker_is_given_to_one_request_and_a_failed_o
     seat.break_worker("a");
     pass_ms(1_001).await;
     let wanted = Wanted::default();
-    let take = |seat: &Seat| some_worker(&seat.proxy, &HeaderMap::new(), &[], &wanted).unwrap();
+    let take = |seat: &Seat| some_worker(&seat.proxy.state.routing, &HeaderMap::new(), &[], &wanted).unwrap();
     let trial = take(&seat);
     assert_eq!(trial.worker().name(), "a");
     assert_eq!(take(&seat).worker().name(), "b", "`a` is on trial");
