@@ -75,12 +75,12 @@ impl Metrics {
     /// Counts a request to the admin API.
     pub fn admin_request(&self, operation: &str, status: u16) {
         let status = status.to_string();
-        self.admin.requests.with_label_values(&[operation, &status]).inc();
+        self.admin.requests.inc(&[operation, &status]);
     }
 
     /// Counts a change of the policy.
     pub fn policy_changed(&self, source: &str) {
-        self.admin.changes.with_label_values(&[source]).inc();
+        self.admin.changes.inc(&[source]);
     }
 
     pub(super) fn set_admin(&self, revision: u64, audit_failures: u64) {

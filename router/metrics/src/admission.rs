@@ -125,34 +125,31 @@ impl AdmissionMetrics {
 impl Metrics {
     /// Counts an admitted turn or a refused request.
     pub fn admission(&self, key: &str, outcome: &str) {
-        self.admission.requests.with_label_values(&[key, outcome]).inc();
+        self.admission.requests.inc(&[key, outcome]);
     }
 
     /// Counts a request that is refused for lack of room, by the error's code.
     pub fn refused(&self, reason: &str) {
-        self.admission.refused.with_label_values(&[reason]).inc();
+        self.admission.refused.inc(&[reason]);
     }
 
     /// Returns the number of requests refused for lack of room since the start.
     #[must_use]
     pub fn all_refused(&self) -> u64 {
-        let count = |reason| self.admission.refused.with_label_values(&[reason]).get();
+        let count = |reason| self.admission.refused.get(&[reason]);
         REFUSALS.iter().copied().map(count).sum()
     }
 
     /// Counts an admitted turn and its wait.
     pub fn admitted(&self, key: &str, waited_s: f64) {
         self.admission(key, "admitted");
-        self.admission
-            .wait_seconds
-            .with_label_values(&[key])
-            .observe(waited_s);
+        self.admission.wait_seconds.observe(&[key], waited_s);
     }
 
     /// Counts a reload of the configuration, applied or refused.
     pub fn reloaded(&self, applied: bool) {
         let outcome = if applied { "applied" } else { "refused" };
-        self.admission.reloads.with_label_values(&[outcome]).inc();
+        self.admission.reloads.inc(&[outcome]);
     }
 
     /// Counts a failed TLS handshake on the data port.

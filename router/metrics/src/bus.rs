@@ -162,23 +162,23 @@ impl Replicas {
 impl BusCounters {
     /// Counts a message that was sent or received.
     pub fn message(&self, direction: &str, bytes: usize) {
-        self.messages.with_label_values(&[direction]).inc();
-        self.bytes.with_label_values(&[direction]).inc_by(bytes as u64);
+        self.messages.inc(&[direction]);
+        self.bytes.add(&[direction], bytes as u64);
     }
 
     /// Counts events of turns that were sent or received.
     pub fn events(&self, direction: &str, count: u64) {
-        self.events.with_label_values(&[direction]).inc_by(count);
+        self.events.add(&[direction], count);
     }
 
     /// Counts messages that were not delivered.
     pub fn lost_messages(&self, why: &str, count: u64) {
-        self.lost_messages.with_label_values(&[why]).inc_by(count);
+        self.lost_messages.add(&[why], count);
     }
 
     /// Counts an event that was not delivered or not applied.
     pub fn lost_event(&self, why: &str) {
-        self.lost_events.with_label_values(&[why]).inc();
+        self.lost_events.inc(&[why]);
     }
 }
 

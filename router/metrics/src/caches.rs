@@ -208,10 +208,8 @@ impl Caches {
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
-            self.kv_live.with_label_values(name).set(worker.kv_live.into());
-            self.kv_blocks
-                .with_label_values(name)
-                .set(clamp(worker.kv_blocks));
+            self.kv_live.set(name, worker.kv_live.into());
+            self.kv_blocks.set(name, clamp(worker.kv_blocks));
         }
         let mut counted = self.counted.lock();
         for worker in &gauges.workers {
@@ -226,9 +224,7 @@ impl Caches {
             for ((how, total), counted) in totals.into_iter().zip(counted) {
                 // Less where another reader of the page came first with a newer total.
                 let more = total.saturating_sub(*counted);
-                self.kv_bindings
-                    .with_label_values(&[&worker.name, how])
-                    .inc_by(more);
+                self.kv_bindings.add(&[&worker.name, how], more);
                 *counted += more;
             }
         }
@@ -242,12 +238,7 @@ impl Caches {
 impl Metrics {
     /// Counts the prompt tokens of a response: all, those predicted to be cached and those reported as cached.
     pub fn tokens(&self, worker: &str, prompt: u64, predicted_cached: u64, reported_cached: Option<u64>) {
-        let add = |kind, tokens| {
-            self.caches
-                .prompt_tokens
-                .with_label_values(&[worker, kind])
-                .inc_by(tokens)
-        };
+        let add = |kind, tokens| self.caches.prompt_tokens.add(&[worker, kind], tokens);
         add("all", prompt);
         add("predicted_cached", predicted_cached);
         if let Some(cached) = reported_cached {
@@ -277,21 +268,17 @@ impl Metrics {
             _ if error * 10 <= reported => "tenth",
             _ => "off",
         };
-        self.caches
-            .agreement
-            .with_label_values(&[worker, evidence, agreement])
-            .inc();
+        self.caches.agreement.inc(&[worker, evidence, agreement]);
         self.caches
             .cached_error
-            .with_label_values(&[worker, evidence])
-            .observe(error as f64);
+            .observe(&[worker, evidence], error as f64);
     }
 
     /// Counts a response that showed part of the believed cache contents to be missing, or all of them (`is_cleared`).
     pub fn mirror_corrected(&self, worker: &str, is_cleared: bool) {
-        self.caches.corrected.with_label_values(&[worker]).inc();
+        self.caches.corrected.inc(&[worker]);
         if is_cleared {
-            self.caches.clears.with_label_values(&[worker]).inc();
+            self.caches.clears.inc(&[worker]);
         }
     }
 
@@ -308,19 +295,13 @@ impl Metrics {
             counts[kind].1 += 1;
         }
         for (kind, count) in counts.into_iter().filter(|&(_, count)| count > 0) {
-            self.caches
-                .kv_events
-                .with_label_values(&[worker, kind])
-                .inc_by(count);
+            self.caches.kv_events.add(&[worker, kind], count);
         }
     }
 
     /// Sets the number of missing batches of a worker's cache events.
     pub fn kv_behind(&self, worker: &str, batches: u64) {
-        self.caches
-            .kv_behind
-            .with_label_values(&[worker])
-            .set(clamp(batches));
+        self.caches.kv_behind.set(&[worker], clamp(batches));
     }
 
     /// Sets the lag of a batch that was created at this time, in seconds since 1970, and applied now.
@@ -328,11 +309,11 @@ impl Metrics {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let lag = now.map_or(0.0, |now| now.as_secs_f64()) - made_s;
         // Clocks of two hosts may differ by more than the lag.
-        self.caches.kv_lag.with_label_values(&[worker]).set(lag.max(0.0));
+        self.caches.kv_lag.set(&[worker], lag.max(0.0));
     }
 
     /// Counts an event of a worker's event stream itself.
     pub fn kv_stream(&self, worker: &str, what: &str) {
-        self.caches.kv_streams.with_label_values(&[worker, what]).inc();
+        self.caches.kv_streams.inc(&[worker, what]);
     }
 }

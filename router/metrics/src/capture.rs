@@ -14,7 +14,7 @@ pub struct CaptureCounters {
 
 impl CaptureObserver for CaptureCounters {
     fn count(&self, outcome: &str, turns: u64) {
-        self.turns.with_label_values(&[outcome]).inc_by(turns);
+        self.turns.add(&[outcome], turns);
     }
 
     fn restarted(&self) {

@@ -64,17 +64,15 @@ impl Discovery {
         for found in states {
             let source = found.source.as_str();
             let up = found.failure.is_none() && found.heard_at_unix_s.is_some();
-            self.up.with_label_values(&[source]).set(up.into());
+            self.up.set(&[source], up.into());
             let heard = found.heard_at_unix_s.unwrap_or_default();
-            self.heard.with_label_values(&[source]).set(clamp(heard));
+            self.heard.set(&[source], clamp(heard));
             for (state, count) in [
                 ("ready", found.ready),
                 ("not_ready", found.named - found.ready),
                 ("refused", found.refused.total),
             ] {
-                self.workers
-                    .with_label_values(&[source, state])
-                    .set(clamp(count as u64));
+                self.workers.set(&[source, state], clamp(count as u64));
             }
             // Exposed as zero before the first.
             self.failures.with_label_values(&[source]);
@@ -86,7 +84,7 @@ struct Failures(Labelled<Counter>);
 
 impl DiscoveryObserver for Failures {
     fn failed(&self, source: DiscoverySource) {
-        self.0.with_label_values(&[source.as_str()]).inc();
+        self.0.inc(&[source.as_str()]);
     }
 }
 

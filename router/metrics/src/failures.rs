@@ -110,7 +110,7 @@ impl FailureMetrics {
 impl Metrics {
     /// Counts a failed attempt on this worker that is retried on another one.
     pub fn retry(&self, worker: &str) {
-        self.failures.retries.with_label_values(&[worker]).inc();
+        self.failures.retries.inc(&[worker]);
     }
 
     /// Counts a retry that the budget refused.
@@ -120,7 +120,7 @@ impl Metrics {
 
     /// Counts a breaker that opened.
     pub fn breaker_opened(&self, worker: &str) {
-        self.failures.opened.with_label_values(&[worker]).inc();
+        self.failures.opened.inc(&[worker]);
     }
 
     /// Counts open breakers that were ignored in a choice.
@@ -136,7 +136,7 @@ impl Metrics {
             BreakerState::HalfOpen => 1,
             BreakerState::Open => 2,
         };
-        self.failures.standing.with_label_values(&[worker]).set(value);
+        self.failures.standing.set(&[worker], value);
         // Exposed as zero before the first.
         self.failures.opened.with_label_values(&[worker]);
         self.failures.drift.with_label_values(&[worker]);
@@ -147,16 +147,16 @@ impl Metrics {
 
     /// Counts a hedged turn: `sent` to a second worker, `won` by it, or `refused` by the budget.
     pub fn hedge(&self, what: &str) {
-        self.failures.hedges.with_label_values(&[what]).inc();
+        self.failures.hedges.inc(&[what]);
     }
 
     /// Counts a response with an implausible count, which was clamped.
     pub fn clamped(&self, worker: &str, what: &str) {
-        self.failures.clamped.with_label_values(&[worker, what]).inc();
+        self.failures.clamped.inc(&[worker, what]);
     }
 
     /// Counts a poll that showed a lasting difference between a worker's count of requests and the router's higher one.
     pub fn in_flight_drift(&self, worker: &str) {
-        self.failures.drift.with_label_values(&[worker]).inc();
+        self.failures.drift.inc(&[worker]);
     }
 }

@@ -178,11 +178,8 @@ impl Metrics {
         let metrics = &self.gen_ai;
         let model = metrics.label(turn.model);
         let by = [turn.operation, model];
-        metrics
-            .ttft
-            .with_label_values(&by)
-            .observe_of(turn.ttft.0 / 1e3, turn.trace);
-        metrics.duration.with_label_values(&by).observe(turn.took.0 / 1e3);
+        metrics.ttft.observe_of(&by, turn.ttft.0 / 1e3, turn.trace);
+        metrics.duration.observe(&by, turn.took.0 / 1e3);
         let Some([input, output]) = turn.counted else {
             return;
         };
@@ -190,14 +187,10 @@ impl Metrics {
             let after_the_first = (turn.took - turn.ttft).0 / 1e3;
             metrics
                 .per_output_token
-                .with_label_values(&by)
-                .observe(after_the_first / (output - 1) as f64);
+                .observe(&by, after_the_first / (output - 1) as f64);
         }
         for (kind, tokens) in [("input", input), ("output", output)] {
-            metrics
-                .tokens
-                .with_label_values(&[model, kind])
-                .observe(tokens as f64);
+            metrics.tokens.observe(&[model, kind], tokens as f64);
         }
     }
 }

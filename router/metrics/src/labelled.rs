@@ -19,6 +19,7 @@ use prometheus_client::metrics::gauge;
 use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub type Counter = counter::Counter;
 pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
@@ -169,7 +170,7 @@ impl Hasher for Itself {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
+        self.0 = xxh3_64_with_seed(bytes, self.0);
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -240,17 +241,24 @@ impl<M: Made> Labelled<M> {
 
     /// Returns the series with these values, one for each label, and exposes it from now on.
     pub fn with_label_values(&self, values: &[&str]) -> M {
+        self.with(values, M::clone)
+    }
+
+    /// Uses the series with these values, one for each label, and exposes it from now on.
+    #[inline]
+    fn with<T>(&self, values: &[&str], use_metric: impl FnOnce(&M) -> T) -> T {
         let key = hash(values);
         if let Some((known, metric)) = self.shared.series.read().asked.get(&key)
             && known.len() == values.len()
             && known.iter().zip(values).all(|(known, value)| **known == **value)
         {
-            return metric.clone();
+            return use_metric(metric);
         }
-        self.first(key, values)
+        use_metric(&self.first(key, values))
     }
 
     /// Adds the series on the first request for these values.
+    #[cold]
     fn first(&self, key: u64, values: &[&str]) -> M {
         let Shared { spec, workers, .. } = &*self.shared;
         debug_assert_eq!(values.len(), spec.labels.len(), "{} {values:?}", spec.name);
@@ -276,6 +284,43 @@ impl<M: Made> Labelled<M> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.shared.series.read().shown.len()
+    }
+}
+
+impl Labelled<Counter> {
+    pub(super) fn inc(&self, values: &[&str]) {
+        self.add(values, 1);
+    }
+
+    pub(super) fn add(&self, values: &[&str], more: u64) {
+        self.with(values, |counter| counter.inc_by(more));
+    }
+
+    pub(super) fn get(&self, values: &[&str]) -> u64 {
+        self.with(values, Counter::get)
+    }
+}
+
+impl Labelled<IntGauge> {
+    pub(super) fn set(&self, values: &[&str], value: i64) {
+        self.with(values, |gauge| gauge.set(value));
+    }
+}
+
+impl Labelled<Gauge> {
+    pub(super) fn set(&self, values: &[&str], value: f64) {
+        self.with(values, |gauge| gauge.set(value));
+    }
+}
+
+impl Labelled<Histogram> {
+    pub(super) fn observe(&self, values: &[&str], value: f64) {
+        self.with(values, |histogram| histogram.observe(value));
+    }
+
+    /// Records a value with the trace of its request.
+    pub(super) fn observe_of(&self, values: &[&str], value: f64, trace: Option<TraceId>) {
+        self.with(values, |histogram| histogram.observe_of(value, trace));
     }
 }
 
@@ -341,11 +386,9 @@ fn own(
 }
 
 fn hash(values: &[&str]) -> u64 {
-    let mut hasher = Itself::default();
-    for value in values {
-        hasher.write(value.as_bytes());
-    }
-    hasher.finish()
+    values
+        .iter()
+        .fold(0, |hash, value| xxh3_64_with_seed(value.as_bytes(), hash))
 }
 
 impl<M: Made> EncodeMetric for Labelled<M> {

@@ -154,7 +154,7 @@ impl Process {
     }
 
     pub(super) fn name_build(&self, commit: &str) {
-        self.build.with_label_values(&[VERSION, commit]).set(1.0);
+        self.build.set(&[VERSION, commit], 1.0);
     }
 
     /// Sets the gauges that the system reports, and the total of dropped lines. A gauge that cannot be read keeps its

@@ -196,9 +196,7 @@ impl Requests {
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             for (percentile, error) in worker.ttft_errors.into_iter().flatten() {
-                self.ttft_error
-                    .with_label_values(&[&worker.name, percentile])
-                    .set(error.0 / 1e3);
+                self.ttft_error.set(&[&worker.name, percentile], error.0 / 1e3);
             }
         }
         self.tasks.set(clamp(gauges.tasks));
@@ -214,47 +212,38 @@ impl Metrics {
 
     /// Counts a completed request, with its trace as an exemplar.
     pub fn request_of(&self, endpoint: &str, outcome: &str, seconds: f64, trace: Option<TraceId>) {
-        self.requests
-            .requests
-            .with_label_values(&[endpoint, outcome])
-            .inc();
+        self.requests.requests.inc(&[endpoint, outcome]);
         self.requests
             .request_seconds
-            .with_label_values(&[endpoint])
-            .observe_of(seconds, trace);
+            .observe_of(&[endpoint], seconds, trace);
     }
 
     /// Records a first token: the time it took, and its error against the prediction.
     pub fn first_token(&self, worker: &str, [actual, error]: [Millis; 2], trace: Option<TraceId>) {
         self.requests
             .ttft_seconds
-            .with_label_values(&[worker])
-            .observe_of(actual.0 / 1e3, trace);
+            .observe_of(&[worker], actual.0 / 1e3, trace);
         self.requests
             .ttft_error_seconds
-            .with_label_values(&[worker])
-            .observe(error.0.abs() / 1e3);
+            .observe(&[worker], error.0.abs() / 1e3);
     }
 
     /// Counts a turn that its objective judges.
     pub fn judged(&self, class: &str, is_within: bool) {
         let met = yes_no(is_within);
-        self.requests.slo_turns.with_label_values(&[class, met]).inc();
+        self.requests.slo_turns.inc(&[class, met]);
     }
 
     /// Counts a completed turn that missed its objective.
     pub fn violation(&self, class: &str, cause: Cause) {
-        self.requests
-            .violations
-            .with_label_values(&[class, cause.as_str()])
-            .inc();
+        self.requests.violations.inc(&[class, cause.as_str()]);
     }
 
     /// Counts computed prompt tokens that another worker held, and those that were predicted to be cached.
     pub fn avoidable(&self, [elsewhere, mistaken]: [u64; 2]) {
         for (why, tokens) in [("elsewhere", elsewhere), ("mistaken", mistaken)] {
             if tokens > 0 {
-                self.requests.avoidable.with_label_values(&[why]).inc_by(tokens);
+                self.requests.avoidable.add(&[why], tokens);
             }
         }
     }
@@ -262,13 +251,13 @@ impl Metrics {
     /// Returns the turns of a class within their objective, and those that were late.
     #[must_use]
     pub fn slo_turns(&self, class: &str) -> (u64, u64) {
-        let count = |met| self.requests.slo_turns.with_label_values(&[class, met]).get();
+        let count = |met| self.requests.slo_turns.get(&[class, met]);
         (count("true"), count("false"))
     }
 
     /// Counts a routing decision, and a turn of the chosen worker.
     pub fn decision(&self, policy: &str, reason: &str, worker: &str) {
-        self.requests.decisions.with_label_values(&[policy, reason]).inc();
+        self.requests.decisions.inc(&[policy, reason]);
         self.turn_of(worker);
     }
 

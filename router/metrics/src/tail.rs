@@ -207,8 +207,8 @@ impl TailMetrics {
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             let name = &[worker.name.as_str()];
-            self.xi.with_label_values(name).set(worker.xi_tokens);
-            self.silent.with_label_values(name).set(clamp(worker.silent));
+            self.xi.set(name, worker.xi_tokens);
+            self.silent.set(name, clamp(worker.silent));
         }
     }
 }
@@ -243,8 +243,8 @@ impl Habits {
             (class.stage.as_str(), yes_no(class.tools))
         });
         let set = |[value, error]: &[Labelled<Gauge>; 2], (found, off): (f64, f64)| {
-            value.with_label_values(&[stage, tools]).set(found);
-            error.with_label_values(&[stage, tools]).set(off);
+            value.set(&[stage, tools], found);
+            error.set(&[stage, tools], off);
         };
         let tokens = |(tokens, error): (u64, f64)| (tokens as f64, error);
         set(&self.next_prompt, tokens(class.next_prompt_tokens));
@@ -254,8 +254,6 @@ impl Habits {
         // The relative error of a rate equals that of the gap of which it is the inverse.
         let relative = class.gap_ms.1 / class.gap_ms.0.max(1.0);
         set(&self.hazard, (class.hazard_per_s, class.hazard_per_s * relative));
-        self.over_error
-            .with_label_values(&[stage, tools])
-            .set(class.over_error);
+        self.over_error.set(&[stage, tools], class.over_error);
     }
 }

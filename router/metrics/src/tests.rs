@@ -114,18 +114,18 @@ fn ten_thousand_workers_with_everything_that_can_happen_to_each_stay_below_twent
             Kind::Counter => {
                 let metric: Labelled<Counter> = metrics.labelled(spec.name).unwrap();
                 every.for_each(|values| {
-                    metric.with_label_values(&values).inc();
+                    metric.inc(&values);
                 });
             }
             Kind::Gauge => {
                 let metric: Labelled<IntGauge> = metrics.labelled(spec.name).unwrap();
                 every.for_each(|values| {
-                    metric.with_label_values(&values).set(1);
+                    metric.set(&values, 1);
                 });
             }
             Kind::Histogram(_) => {
                 let metric: Labelled<Histogram> = metrics.labelled(spec.name).unwrap();
-                every.for_each(|values| metric.with_label_values(&values).observe(0.1));
+                every.for_each(|values| metric.observe(&values, 0.1));
             }
         }
     }
@@ -169,9 +169,7 @@ fn names_that_others_give_are_bounded_and_escaped() {
     let spec = find("gen_ai_server_time_to_first_token_seconds").unwrap();
     let metric = Labelled::<Histogram>::new(spec, Workers::default());
     for model in 0..1000 {
-        metric
-            .with_label_values(&["chat", &format!("m{model}")])
-            .observe(0.1);
+        metric.observe(&["chat", &format!("m{model}")], 0.1);
     }
     let Values::Named(_, most) = spec.labels[1].values else {
         panic!("models are names from outside");
@@ -228,7 +226,7 @@ fn a_reader_gets_the_format_that_it_names() {
 fn whole_and_real_numbers_are_written_as_such() {
     let spec = find("tailroute_slo_share_ratio").unwrap();
     let metric = Labelled::<Gauge>::new(spec, Workers::default());
-    metric.with_label_values(&[]).set(0.85);
+    metric.set(&[], 0.85);
     let mut registry = Registry::default();
     registry.register("x", "X", metric);
     assert!(Format::Text.write(&registry).unwrap().ends_with("\nx 0.85\n"));

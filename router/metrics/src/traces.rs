@@ -67,7 +67,7 @@ impl TraceCounters {
 
 impl TraceObserver for TraceCounters {
     fn kept(&self, why: &str) {
-        self.ended.with_label_values(&[why]).inc();
+        self.ended.inc(&[why]);
     }
 
     fn discarded(&self) {
@@ -75,7 +75,7 @@ impl TraceObserver for TraceCounters {
     }
 
     fn lost(&self, why: &str, traces: u64) {
-        self.lost.with_label_values(&[why]).inc_by(traces);
+        self.lost.add(&[why], traces);
     }
 
     fn sent(&self, traces: u64) {

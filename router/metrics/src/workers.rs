@@ -207,7 +207,7 @@ impl FleetMetrics {
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
         for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {
-            self.workers.with_label_values(&[state]).set(clamp(count as u64));
+            self.workers.set(&[state], clamp(count as u64));
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             self.set_worker(worker);
@@ -220,14 +220,10 @@ impl FleetMetrics {
 
     fn set_worker(&self, worker: &WorkerGauges) {
         let name = &[worker.name.as_str()];
-        self.ready.with_label_values(name).set(worker.ready.into());
-        self.in_flight
-            .with_label_values(name)
-            .set(worker.in_flight.into());
-        self.utilisation.with_label_values(name).set(worker.utilisation);
-        self.resident_tokens
-            .with_label_values(name)
-            .set(clamp(worker.resident.0));
+        self.ready.set(name, worker.ready.into());
+        self.in_flight.set(name, worker.in_flight.into());
+        self.utilisation.set(name, worker.utilisation);
+        self.resident_tokens.set(name, clamp(worker.resident.0));
         let cost = worker.cost;
         for (gauge, ms) in [
             (&self.alpha, cost.alpha_ms_per_token),
@@ -238,7 +234,7 @@ impl FleetMetrics {
             (&self.cost_error, worker.cost_error.0),
             (&self.wait_seconds, worker.wait.0),
         ] {
-            gauge.with_label_values(name).set(ms / 1e3);
+            gauge.set(name, ms / 1e3);
         }
         if let Some((figure, found)) = &worker.queue {
             for (what, requests) in [
@@ -247,9 +243,7 @@ impl FleetMetrics {
                 ("elsewhere", found.elsewhere),
                 ("lost", found.lost),
             ] {
-                self.queue
-                    .with_label_values(&[name[0], what])
-                    .set(f64::from(requests));
+                self.queue.set(&[name[0], what], f64::from(requests));
             }
         }
     }
@@ -257,29 +251,26 @@ impl FleetMetrics {
 
 impl Metrics {
     pub(super) fn turn_of(&self, worker: &str) {
-        self.fleet.turns.with_label_values(&[worker]).inc();
+        self.fleet.turns.inc(&[worker]);
     }
 
     /// Counts an attempt that failed by the worker's fault.
     pub fn worker_failed(&self, worker: &str) {
-        self.fleet.failures.with_label_values(&[worker]).inc();
+        self.fleet.failures.inc(&[worker]);
     }
 
     /// Sets the time of a slow worker's typical prefill as a multiple of that at its baseline; 1 once it has recovered.
     pub fn worker_slow(&self, worker: &str, times: f64) {
-        self.fleet.slow.with_label_values(&[worker]).set(times);
+        self.fleet.slow.set(&[worker], times);
     }
 
     /// Counts a response by the source of its prefill time.
     pub fn cost_sample(&self, worker: &str, told: &str) {
-        self.fleet.cost_samples.with_label_values(&[worker, told]).inc();
+        self.fleet.cost_samples.inc(&[worker, told]);
     }
 
     /// Counts a hint by whether it was delivered.
     pub fn hint(&self, worker: &str, kind: &str, delivered: bool) {
-        self.fleet
-            .hints
-            .with_label_values(&[worker, kind, yes_no(delivered)])
-            .inc();
+        self.fleet.hints.inc(&[worker, kind, yes_no(delivered)]);
     }
 }
