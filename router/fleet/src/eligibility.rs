@@ -28,27 +28,35 @@ impl<'a> Eligibility<'a> {
     /// Judges a model among workers. An empty name stands for no model.
     #[must_use]
     pub fn of<'w>(
-        workers: impl Iterator<Item = &'w Arc<Worker>> + Clone,
+        workers: impl Iterator<Item = &'w Arc<Worker>>,
         model: &'a str,
         unlisted: UnlistedModels,
     ) -> Self {
         let model = (!model.is_empty()).then_some(model);
-        let stays = |worker: &&Arc<Worker>| !worker.admin_state().is_final();
-        let best =
-            model.and_then(|model| best(workers.clone().filter(stays).map(|worker| worker.serves(model))));
-        let mut found = Self {
-            model,
-            least: match (best, unlisted) {
-                (None | Some(Serves::Denied | Serves::No), UnlistedModels::Pass) => Serves::No,
-                (None | Some(Serves::Denied | Serves::No), UnlistedModels::Refuse) => Serves::Unknown,
-                (Some(best), _) => best,
-            },
-            is_one_awake: false,
+        // The best of the workers that stay, and of those that are ready and awake.
+        let (mut best, mut awake) = (None, None);
+        for worker in workers {
+            let serves = Some(model.map_or(Serves::Yes, |model| worker.serves(model)));
+            if !worker.admin_state().is_final() {
+                best = best.max(serves);
+            }
+            if worker.is_ready() && !worker.facts.is_asleep() {
+                awake = awake.max(serves);
+            }
+            if best.min(awake) == Some(Serves::Yes) {
+                break;
+            }
+        }
+        let least = match (best, unlisted) {
+            (None | Some(Serves::Denied | Serves::No), UnlistedModels::Pass) => Serves::No,
+            (None | Some(Serves::Denied | Serves::No), UnlistedModels::Refuse) => Serves::Unknown,
+            (Some(best), _) => best,
         };
-        found.is_one_awake = workers
-            .clone()
-            .any(|worker| worker.is_ready() && !worker.facts.is_asleep() && found.admits(worker));
-        found
+        Self {
+            model,
+            least,
+            is_one_awake: awake.is_some_and(|awake| model.is_none() || awake >= least),
+        }
     }
 
     #[must_use]
@@ -56,18 +64,6 @@ impl<'a> Eligibility<'a> {
         let serves = self.model.is_none_or(|model| worker.serves(model) >= self.least);
         serves && !(self.is_one_awake && worker.facts.is_asleep())
     }
-}
-
-/// Returns the best of the values. Stops at the first that is certain.
-fn best(all: impl Iterator<Item = Serves>) -> Option<Serves> {
-    let mut best = None;
-    for serves in all {
-        best = best.max(Some(serves));
-        if serves == Serves::Yes {
-            break;
-        }
-    }
-    best
 }
 
 impl Fleet {

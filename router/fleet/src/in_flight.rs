@@ -23,11 +23,18 @@ pub struct InFlight {
 }
 
 impl Worker {
-    /// Starts the accounting of a request that was admitted as [`Worker::admit`] returned, until the guard is dropped.
+    /// Starts the accounting of a request that was admitted `now` as [`Worker::admit`] returned, until the guard is
+    /// dropped.
     #[must_use]
-    pub fn send(self: &Arc<Self>, clock: Clock, prefill: Option<Millis>, pass: BreakerPass) -> InFlight {
+    pub fn send(
+        self: &Arc<Self>,
+        clock: Clock,
+        now: Millis,
+        prefill: Option<Millis>,
+        pass: BreakerPass,
+    ) -> InFlight {
         InFlight {
-            ticket: self.sent(clock.now(), prefill),
+            ticket: self.sent(now, prefill),
             worker: Arc::clone(self),
             clock,
             pass: Some(pass),
@@ -42,19 +49,18 @@ impl InFlight {
     }
 
     /// Records the first token. Returns the prefill time, if the request had the worker to itself.
-    pub fn first_token(&mut self) -> Option<Millis> {
+    pub fn first_token(&mut self, now: Millis) -> Option<Millis> {
         let ticket = self.ticket.take()?;
-        self.worker.prefilled(self.clock.now(), ticket)
+        self.worker.prefilled(now, ticket)
     }
 
     /// Records a successful response. Returns whether it closed the breaker.
     #[must_use]
-    pub fn answered(&mut self) -> bool {
+    pub fn answered(&mut self, now: Millis) -> bool {
         let Some(pass) = self.pass.take() else {
             return false;
         };
         self.answered = true;
-        let now = self.clock.now();
         let closed = self
             .worker
             .with_breaker(now, |breaker| breaker.answered(now, pass));

@@ -168,7 +168,7 @@ impl PickRequest {
     fn limits(&self, routing: &Routing) -> HeaderMap {
         let mut marks = HeaderMap::new();
         if let Ok(caller) = &self.caller {
-            caller.mark(&mut marks, routing.clock.now());
+            caller.mark(&mut marks, routing.clock);
         }
         marks
     }

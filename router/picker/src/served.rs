@@ -333,8 +333,9 @@ impl Relayed {
             self.in_flight = match note_served(&self.state.routing, picked.worker(), by) {
                 None => Some(picked),
                 Some(by) => at(&self.state.routing, picked.worker(), by).and_then(|worker| {
-                    let pass = worker.admit(self.state.routing.clock.now(), true)?;
-                    Some(worker.send(self.state.routing.clock, None, pass))
+                    let clock = self.state.routing.clock;
+                    let now = clock.now();
+                    Some(worker.send(clock, now, None, worker.admit(now, true)?))
                 }),
             };
         }

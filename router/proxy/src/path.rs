@@ -139,7 +139,7 @@ async fn respond(proxy: Arc<Proxy>, mut head: Parts, body: Incoming, trace: Trac
         }
     };
     if let Ok(caller) = &caller {
-        caller.mark(response.headers_mut(), proxy.state.routing.clock.now());
+        caller.mark(response.headers_mut(), proxy.state.routing.clock);
     }
     if let Some(origin) = origin {
         cors::mark(
@@ -223,7 +223,7 @@ pub fn enter(
     let RequestContext { proxy, caller, .. } = *context;
     let route = route?;
     steering::permit_head(proxy.state.config.http.transfer_fields, head)?;
-    caller.count_request(proxy.state.routing.clock.now())?;
+    caller.count_request(context.timer.started)?;
     if let Some(tenant) = caller.tenant() {
         tenant::permit(proxy, &route)?;
         protocol::tenant::settle(tenant, head);

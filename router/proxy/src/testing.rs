@@ -206,8 +206,8 @@ impl Seat {
     /// Counts a request in flight on a worker, until the guard is dropped.
     pub(crate) fn occupy(&self, name: &str) -> InFlight {
         let (worker, clock) = (self.worker(name), self.proxy.state.routing.clock);
-        let pass = worker.admit(clock.now(), true).unwrap();
-        worker.send(clock, None, pass)
+        let now = clock.now();
+        worker.send(clock, now, None, worker.admit(now, true).unwrap())
     }
 
     /// Has a worker store a response.

@@ -197,10 +197,10 @@ impl Caller {
     }
 
     /// Adds the key's remaining limits to a response.
-    pub fn mark(&self, headers: &mut HeaderMap, now: Millis) {
+    pub fn mark(&self, headers: &mut HeaderMap, clock: Clock) {
         if let Some(key) = &self.0 {
             let used = *key.used.lock();
-            used.mark(headers, now);
+            used.mark(headers, clock.now());
         }
     }
 }

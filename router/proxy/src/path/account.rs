@@ -63,7 +63,7 @@ impl Account {
     #[must_use]
     pub fn open(proxy: &Proxy, turn: &Turn, choice: &Choice) -> Self {
         let (terms, worker) = (choice.decision.chosen(), &choice.worker);
-        let held = proxy.state.routing.clock.now() - turn.arrived;
+        let held = choice.at - turn.arrived;
         let most = |ready: bool| {
             let known = choice.decision.terms.iter().filter(|terms| terms.ready || !ready);
             known.map(|terms| terms.cached).max().unwrap_or_default()

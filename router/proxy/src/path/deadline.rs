@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use protocol::error::ApiError;
+use protocol::headers::first_of;
 
 const REQUEST_TIMEOUT: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -31,9 +32,17 @@ pub struct Deadline {
 impl Deadline {
     /// Reads the deadlines of a request whose head has just arrived.
     pub fn of(headers: &HeaderMap, failure: &config::Failure, began: Instant) -> Self {
-        let text = |name: &HeaderName| headers.get(name)?.to_str().ok();
-        let millis = |name| text(name)?.parse().ok().map(Duration::from_millis);
-        let seconds = |name| Duration::try_from_secs_f64(text(name)?.parse().ok()?).ok();
+        let names = [
+            &CLIENT_TIMEOUT,
+            &CLIENT_READ_TIMEOUT,
+            &REQUEST_TIMEOUT,
+            &ENVOY_TIMEOUT,
+            &GRPC_TIMEOUT,
+        ];
+        let values = first_of(headers, names).map(|value| value?.to_str().ok());
+        let [client, client_read, request, envoy, by_grpc] = values;
+        let millis = |text: Option<&str>| text?.parse().ok().map(Duration::from_millis);
+        let seconds = |text: Option<&str>| Duration::try_from_secs_f64(text?.parse().ok()?).ok();
         let at = |limits: &[Option<Duration>]| {
             let sensible = |limit: &&Duration| !limit.is_zero() && **limit <= LONGEST;
             let least = limits.iter().flatten().filter(sensible).min();
@@ -41,12 +50,12 @@ impl Deadline {
         };
         Self {
             began,
-            head: at(&[seconds(&CLIENT_TIMEOUT), seconds(&CLIENT_READ_TIMEOUT)]),
+            head: at(&[seconds(client), seconds(client_read)]),
             whole: at(&[
                 failure.total_timeout,
-                millis(&REQUEST_TIMEOUT),
-                millis(&ENVOY_TIMEOUT),
-                text(&GRPC_TIMEOUT).and_then(grpc),
+                millis(request),
+                millis(envoy),
+                by_grpc.and_then(grpc),
             ]),
         }
     }

@@ -117,9 +117,12 @@ impl Flight {
     ) -> Box<Self> {
         let prediction = Prediction::of(choice);
         // Counted first: a draining worker stays until it has nothing in flight.
-        let in_flight = choice
-            .worker
-            .send(proxy.state.routing.clock, Some(prediction.prefill), pass);
+        let in_flight = choice.worker.send(
+            proxy.state.routing.clock,
+            choice.at,
+            Some(prediction.prefill),
+            pass,
+        );
         let reply = turn.fingerprint.reply.clone();
         Box::new(Self {
             proxy: Arc::clone(proxy),
@@ -203,9 +206,10 @@ impl Flight {
         if std::mem::replace(&mut self.progress.started, true) {
             return;
         }
-        self.answered();
+        let now = self.proxy.state.routing.clock.now();
+        self.answered(now);
         let is_timed = streamed && !self.progress.is_untimed;
-        self.progress.alone = self.in_flight.first_token().filter(|_| is_timed);
+        self.progress.alone = self.in_flight.first_token(now).filter(|_| is_timed);
         if let Some(told) = &self.noted.told {
             told.begun();
         }
@@ -214,15 +218,15 @@ impl Flight {
             return;
         }
         self.queue_lateness();
-        self.measure_first_token();
-        self.note_move();
+        self.measure_first_token(now);
+        self.note_move(now);
     }
 
-    fn measure_first_token(&mut self) {
+    fn measure_first_token(&mut self, now: Millis) {
         let AttemptProgress {
             streamed, is_untimed, ..
         } = self.progress;
-        let ttft = self.proxy.state.routing.clock.now() - self.turn.arrived;
+        let ttft = now - self.turn.arrived;
         self.progress.ttft = ttft;
         let mut error = self.account.first_token(&self.proxy.decisions, ttft, streamed);
         if is_untimed {
@@ -238,10 +242,9 @@ impl Flight {
         }
     }
 
-    fn note_move(&mut self) {
+    fn note_move(&mut self, now: Millis) {
         let Some(session) = &self.turn.session else { return };
-        let routing = &self.proxy.state.routing;
-        let (now, worker) = (routing.clock.now(), self.in_flight.worker());
+        let (routing, worker) = (&self.proxy.state.routing, self.in_flight.worker());
         let left = routing.knowledge.moved(now, session.key, worker.id);
         self.progress.left = left;
         if self.progress.streamed && routing.makes_room_on(worker) {

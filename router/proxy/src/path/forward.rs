@@ -140,11 +140,11 @@ pub fn select_admitted(
                 // Every other worker is being probed. One of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
-                let pass = choice.worker.admit(routing.clock.now(), true);
+                let pass = choice.worker.admit(choice.at, true);
                 return pass.map(|pass| (choice, pass)).ok_or(ApiError::NoWorkerReady);
             }
         };
-        if let Some(pass) = choice.worker.admit(routing.clock.now(), choice.regardless) {
+        if let Some(pass) = choice.worker.admit(choice.at, choice.regardless) {
             return Ok((choice, pass));
         }
         // Another request has just begun to probe this worker.

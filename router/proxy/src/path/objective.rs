@@ -35,20 +35,20 @@ pub struct Goal {
 
 impl Goal {
     pub fn of(headers: &HeaderMap, model: &str, objective: &Objective) -> Self {
-        let own = [headers::SLO_TTFT_MS, headers::SLO_TTFT_MS_LLM_D]
-            .iter()
-            .find_map(|name| millis(headers, name));
-        if let Some(ttft) = own {
+        let names = [
+            &headers::SLO_TTFT_MS,
+            &headers::SLO_TTFT_MS_LLM_D,
+            &headers::SLO_CLASS,
+        ];
+        let [own, llm_d, class] = headers::first_of(headers, names).map(|value| value?.to_str().ok());
+        if let Some(ttft) = own.and_then(millis).or_else(|| llm_d.and_then(millis)) {
             return Self {
                 ttft,
                 origin: ObjectiveOrigin::Header,
                 is_requested: true,
             };
         }
-        let named = headers
-            .get(headers::SLO_CLASS)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|name| objective.classes.iter().position(|class| class.name == name));
+        let named = class.and_then(|name| objective.classes.iter().position(|class| class.name == name));
         let of_model = || {
             let models = |class: &config::Class| class.models.iter().any(|name| name == model);
             objective.classes.iter().position(models)
@@ -94,8 +94,8 @@ impl ObjectiveOrigin {
     }
 }
 
-fn millis(headers: &HeaderMap, name: &http::HeaderName) -> Option<Millis> {
-    let value: f64 = headers.get(name)?.to_str().ok()?.trim().parse().ok()?;
+fn millis(text: &str) -> Option<Millis> {
+    let value: f64 = text.trim().parse().ok()?;
     (value > 0.0 && value <= LONGEST_MS).then_some(Millis(value))
 }
 

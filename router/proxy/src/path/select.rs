@@ -25,6 +25,8 @@ use telemetry::traces::Stage;
 /// A worker chosen for a turn.
 #[derive(Debug)]
 pub struct Choice {
+    /// Time of the decision.
+    pub at: Millis,
     pub worker: Arc<Worker>,
     pub decision: Decision,
     /// The prompt's match on the worker.
@@ -169,6 +171,7 @@ fn select_with(
         others.any(|(view, could)| *could && view.id != worker.id && !tried.contains(&view.id))
     };
     Ok(Choice {
+        at: now,
         has_alternative: is_other(usual),
         may_go_elsewhere: is_other(ready),
         matched: Matched::of(found, worker.id),

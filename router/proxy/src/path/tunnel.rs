@@ -136,7 +136,7 @@ pub(super) async fn open(
         judged.account(state, &mut in_flight, &Charged::default());
         return Ok(pass::answered(context, judged, in_flight, permit, sent));
     }
-    if in_flight.answered() {
+    if in_flight.answered(state.routing.clock.now()) {
         state.operations.breaker_closed(&worker);
     }
     let upstream = hyper::upgrade::on(&mut response);

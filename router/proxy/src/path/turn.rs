@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HeaderName};
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use policy::ids::WorkerId;
@@ -92,7 +92,14 @@ impl Turn {
             return Err(ApiError::UnknownResponse);
         }
         let previous = kept;
-        let is_named = parsed.session.is_some() || headers.contains_key(headers::SESSION);
+        let names = [
+            &headers::SESSION,
+            &headers::SESSION_END,
+            &headers::EXPLAIN,
+            &REQUEST_ID,
+        ];
+        let [session_name, last, explain, request] = headers::first_of(headers, names);
+        let is_named = parsed.session.is_some() || session_name.is_some();
         let session = match previous.as_ref().and_then(|kept| kept.conversation.clone()) {
             Some(conversation) if !is_named => Some(Session {
                 in_header: false,
@@ -126,11 +133,11 @@ impl Turn {
             tenant: caller.seed(),
             session,
             expected,
-            last: says_yes(headers, &headers::SESSION_END),
+            last: last.is_some_and(says_yes),
             home: previous.map(|kept| kept.worker),
             trace: TraceId::of(headers),
-            request: headers.get(&REQUEST_ID).cloned().unwrap_or_else(unnamed),
-            explain: says_yes(headers, &headers::EXPLAIN)
+            request: request.cloned().unwrap_or_else(unnamed),
+            explain: explain.is_some_and(says_yes)
                 && (proxy.state.config.explain.in_answers || caller.may_ask_why()),
             asked: None,
             among: None,
@@ -195,8 +202,6 @@ fn unnamed() -> HeaderValue {
     HeaderValue::from_static("")
 }
 
-fn says_yes(headers: &HeaderMap, name: &HeaderName) -> bool {
-    headers
-        .get(name)
-        .is_some_and(|value| matches!(value.as_bytes(), b"1" | b"true"))
+fn says_yes(value: &HeaderValue) -> bool {
+    matches!(value.as_bytes(), b"1" | b"true")
 }

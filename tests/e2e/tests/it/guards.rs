@@ -324,8 +324,9 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         // Admitted and dropped: the next trial is possible.
         for _ in 0..3 {
             until("it is let through", || {
-                let pass = worker.admit(parts.state.routing.clock.now(), false);
-                pass.map(|pass| worker.send(parts.state.routing.clock, None, pass))
+                let clock = parts.state.routing.clock;
+                let pass = worker.admit(clock.now(), false);
+                pass.map(|pass| worker.send(clock, clock.now(), None, pass))
                     .is_some()
             })
             .await;

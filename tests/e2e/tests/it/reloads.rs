@@ -253,7 +253,7 @@ async fn requests_in_flight_are_settled_with_the_key_in_force_at_their_end() {
             .keys()
             .identify(&headers)
             .unwrap()
-            .mark(&mut answer, Millis::ZERO);
+            .mark(&mut answer, fleet::clock::Clock::start());
         answer["x-ratelimit-remaining-tokens"]
             .to_str()
             .unwrap()

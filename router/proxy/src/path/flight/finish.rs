@@ -41,7 +41,7 @@ impl Flight {
     fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
         let ended = self.proxy.state.routing.clock.now();
-        self.note_breaker(end.outcome);
+        self.note_breaker(end.outcome, ended);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
         let counted = seen.usage.filter(|_| end.outcome.is_computed());
@@ -60,9 +60,9 @@ impl Flight {
     }
 
     /// Reports the outcome to the breaker. An attempt that the client aborted counts as neither success nor failure.
-    fn note_breaker(&mut self, outcome: AttemptOutcome) {
+    fn note_breaker(&mut self, outcome: AttemptOutcome, ended: Millis) {
         match outcome {
-            AttemptOutcome::Ok => self.answered(),
+            AttemptOutcome::Ok => self.answered(ended),
             AttemptOutcome::Declined(push_back) => self.declined(push_back),
             outcome if outcome.is_the_workers() => self.charge(),
             _ => {}
@@ -80,8 +80,8 @@ impl Flight {
     }
 
     /// Reports a success to the breaker.
-    pub fn answered(&mut self) {
-        if self.in_flight.answered() {
+    pub fn answered(&mut self, now: Millis) {
+        if self.in_flight.answered(now) {
             self.proxy.state.operations.breaker_closed(self.worker());
         }
     }

@@ -196,7 +196,7 @@ pub fn settled(
     timer: RequestTimer,
 ) {
     let outcome = AttemptOutcome::of(status, verdict);
-    if outcome == AttemptOutcome::Ok && in_flight.answered() {
+    if outcome == AttemptOutcome::Ok && in_flight.answered(state.routing.clock.now()) {
         state.operations.breaker_closed(in_flight.worker());
     }
     timer.record(&state.routing, outcome.as_str());
@@ -298,7 +298,7 @@ pub fn some_worker(
     free.sort_by_key(|&at| (home != Some(workers[at].id), views[at].in_flight));
     let let_through = |at: usize, regardless: bool| {
         let pass = workers[at].admit(now, regardless)?;
-        Some(workers[at].send(routing.clock, None, pass))
+        Some(workers[at].send(routing.clock, now, None, pass))
     };
     let taken = free
         .iter()
