@@ -107,8 +107,9 @@ pub fn first_of<'a, const N: usize>(
     headers: &'a HeaderMap,
     names: [&HeaderName; N],
 ) -> [Option<&'a HeaderValue>; N] {
-    let mut found = [None; N];
+    let (names, mut found) = (names.map(HeaderName::as_str), [None; N]);
     for (name, value) in headers {
+        let name = name.as_str();
         if let Some(at) = names.iter().position(|known| *known == name) {
             found[at].get_or_insert(value);
         }
