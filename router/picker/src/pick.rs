@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
 use policy::route::Terms;
-use tracing::warn;
 
 use super::served::{CarriedTurn, Relayed, Served};
 use fleet::Worker;
@@ -17,10 +16,9 @@ use protocol::headers;
 use protocol::routes::Route;
 use proxy::path::among::Among;
 use proxy::path::context::RequestContext;
-use proxy::path::flight::{AttemptOutcome, Flight};
-use proxy::path::forward::{self, Wanted, pass, turn_request};
+use proxy::path::flight::Flight;
+use proxy::path::forward::{self, Wanted, pass};
 use proxy::path::inspect::{Inspector, Search};
-use proxy::path::observe::Attempt;
 use proxy::path::retry::Charged;
 use proxy::path::select::Choice;
 use proxy::path::{self, models, named};
@@ -65,23 +63,13 @@ async fn turn(
     let (turn, body) = path::admitted(context, endpoint, Some(among), head, body, &mut permit).await?;
     let (choice, pass) = forward::select_admitted(&proxy.state.routing, &turn, &mut Vec::new())?;
     let charged = Charged::default();
-    // First: the flight guards the breaker's pass.
-    let mut flight = Flight::start(proxy, &turn, &choice, pass, Arc::clone(&charged));
+    let flight = Flight::start(proxy, context.trace, &turn, &choice, pass, Arc::clone(&charged));
+    let (mut flight, request) = flight.request(head, body, &choice)?;
     flight.mark_sent();
-    let request = match turn_request(proxy, head, body, &turn, &choice) {
-        Ok(request) => request,
-        Err(error) => {
-            warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
-            flight.end(AttemptOutcome::NotReached);
-            return Err(ApiError::WorkerFailed);
-        }
-    };
-    let (mut parts, body) = request.into_parts();
-    let span = context.trace.attempt(&choice, &mut parts.headers);
-    flight.traced(span.note());
+    let (parts, body) = request.into_parts();
     permit.sent();
     let endpoints = endpoints(&proxy.state.routing, &choice);
-    let carried = CarriedTurn::new(proxy, turn, &choice, Attempt { flight, span }, charged, permit);
+    let carried = CarriedTurn::new(proxy, turn, &choice, flight, charged, permit);
     Ok(Pick {
         endpoints,
         headers: parts.headers,

@@ -26,7 +26,7 @@ use proxy::path::flight::{AttemptOutcome, Flight};
 use proxy::path::forward::judged::report;
 use proxy::path::forward::{mark, pass};
 use proxy::path::inspect::Inspector;
-use proxy::path::observe::{Attempt, Observer};
+use proxy::path::observe::Observer;
 use proxy::path::retry::Charged;
 use proxy::path::select::{self, Choice};
 use proxy::path::turn::Turn;
@@ -143,8 +143,8 @@ pub(super) struct CarriedTurn {
     worker: Arc<Worker>,
     sequence: u64,
     explained: Option<HeaderValue>,
-    /// Attempt, until the head of the response arrives.
-    attempt: Option<Attempt>,
+    /// The attempt, until the head of the response arrives.
+    attempt: Option<Box<Flight>>,
     charged: Charged,
     /// Observer, once the head of the response has arrived.
     observer: Option<Observer>,
@@ -156,7 +156,7 @@ impl CarriedTurn {
         proxy: &Arc<Proxy>,
         turn: Arc<Turn>,
         choice: &Choice,
-        attempt: Attempt,
+        attempt: Box<Flight>,
         charged: Charged,
         permit: RequestPermit,
     ) -> Self {
@@ -195,9 +195,9 @@ impl CarriedTurn {
         let Some(mut attempt) = attempt else {
             return marks;
         };
-        attempt.flight.keep(self.permit.take());
+        attempt.keep(self.permit.take());
         if comes_whole {
-            attempt.flight.mark_untimed();
+            attempt.mark_untimed();
         }
         if status == StatusCode::NOT_FOUND {
             // It may lack the model: the next request finds its list as it is.
@@ -222,11 +222,9 @@ impl CarriedTurn {
     }
 
     /// Moves the account to the worker that answered in place of the picked one. Returns `None` if it is unknown.
-    fn moved(&mut self, attempt: Attempt, by: SocketAddr) -> Option<Attempt> {
-        let Attempt { flight, span } = attempt;
-        let trace = span.trace().clone();
-        span.end(AttemptOutcome::NotReached.as_str(), None);
-        flight.end(AttemptOutcome::NotReached);
+    fn moved(&mut self, attempt: Box<Flight>, by: SocketAddr) -> Option<Box<Flight>> {
+        let trace = attempt.trace().clone();
+        attempt.end(AttemptOutcome::NotReached);
         let Some(worker) = at(&self.proxy.state.routing, &self.worker, by) else {
             debug!(endpoint = %by, "the response came from an endpoint that is not a worker");
             return None;
@@ -235,14 +233,13 @@ impl CarriedTurn {
         let choice = select::select(&self.proxy.state.routing, &self.turn, &[]).ok()?;
         // The worker has answered already, whatever its breaker's state.
         let pass = worker.admit(self.proxy.state.routing.clock.now(), true)?;
-        let mut flight = Flight::start(&self.proxy, &self.turn, &choice, pass, Arc::clone(&self.charged));
+        let charged = Arc::clone(&self.charged);
+        let mut flight = Flight::start(&self.proxy, &trace, &self.turn, &choice, pass, charged);
         flight.mark_sent();
-        let span = trace.attempt(&choice, &mut HeaderMap::new());
         flight.mark_untimed();
-        flight.traced(span.note());
         self.sequence = choice.decision.sequence;
         self.worker = worker;
-        Some(Attempt { flight, span })
+        Some(flight)
     }
 }
 
@@ -251,7 +248,7 @@ impl CarriedTurn {
         if let Some(observer) = &mut self.observer {
             observer.overran(overrun, |flight| flight.log_failure(&overrun.cause(), CUT_OFF));
         }
-        let Some(Attempt { mut flight, span }) = self.attempt.take() else {
+        let Some(mut flight) = self.attempt.take() else {
             return;
         };
         flight.log_failure(&overrun.cause(), CUT_OFF);
@@ -268,7 +265,6 @@ impl CarriedTurn {
             // No worker answered, so the key is not charged.
             permit.charge.give_back();
         }
-        span.end(outcome.as_str(), None);
         flight.end(outcome);
     }
 }
@@ -277,10 +273,7 @@ impl Drop for CarriedTurn {
     fn drop(&mut self) {
         // Dropped before the permit: the next request must see the worker without this turn.
         self.observer = None;
-        if let Some(Attempt { flight, span }) = self.attempt.take() {
-            span.end(AttemptOutcome::Aborted.as_str(), None);
-            drop(flight);
-        }
+        self.attempt = None;
     }
 }
 

@@ -46,7 +46,6 @@ use crate::path::context::{RequestContext, RequestTimer};
 use crate::path::deadline::Deadline;
 use crate::path::flight::Flight;
 use crate::path::forward::select_admitted;
-use crate::path::observe::Attempt;
 use crate::path::retry::Charged;
 use crate::path::select::{self, Choice};
 use crate::path::stored::Kept;
@@ -262,16 +261,16 @@ impl Seat {
 
     /// Starts an attempt of a turn on the worker that is selected for it.
     pub(crate) fn start(&self, turn: &Arc<Turn>) -> Box<Flight> {
-        self.attempt(turn, &Charged::default()).flight
+        self.attempt(turn, &Charged::default())
     }
 
     /// Starts an attempt of a request that may have been counted as a failure.
-    pub(crate) fn attempt(&self, turn: &Arc<Turn>, charged: &Charged) -> Attempt {
+    pub(crate) fn attempt(&self, turn: &Arc<Turn>, charged: &Charged) -> Box<Flight> {
         let (choice, pass) = select_admitted(&self.proxy.state.routing, turn, &mut Vec::new()).unwrap();
-        let span = Trace::default().attempt(&choice, &mut HeaderMap::new());
-        let mut flight = Flight::start(&self.proxy, turn, &choice, pass, Arc::clone(charged));
+        let trace = Trace::default();
+        let mut flight = Flight::start(&self.proxy, &trace, turn, &choice, pass, Arc::clone(charged));
         flight.mark_sent();
-        Attempt { flight, span }
+        flight
     }
 
     /// Returns the permit of a request that was sent, and charged with so many tokens.

@@ -34,7 +34,7 @@ pub use self::record::{
 pub use self::sampler::KeepReason;
 use self::sampler::{Shares, TailSampler};
 use self::trace::Recording;
-pub use self::trace::{AttemptSpan, Note, StageSpan, Trace};
+pub use self::trace::{AttemptSpan, StageSpan, Trace};
 use crate::context::Context;
 
 const TARGET: &str = "tailroute::telemetry";

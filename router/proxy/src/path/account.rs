@@ -1,7 +1,7 @@
 //! Records the outcome of a decision and counts it. [`policy::slo::Parts`] attributes the cause of a violation.
 
 use policy::cost::PrefillCost;
-use policy::slo::{EngineTimes, FirstToken, Parts};
+use policy::slo::{Cause, EngineTimes, FirstToken, Parts};
 use policy::units::{Millis, Tokens};
 
 use super::ask::Asked;
@@ -13,7 +13,6 @@ use crate::decisions::Decisions;
 use crate::decisions::{Came, NewDecision, Ticket};
 use fleet::Worker;
 use protocol::watch::Usage;
-use telemetry::traces::Note;
 
 /// The account of one attempt.
 #[derive(Debug)]
@@ -34,8 +33,6 @@ pub struct Account {
     goal: Goal,
     prompt: Tokens,
     first: Option<First>,
-    /// The note of the cause on the attempt's trace, if requests are traced.
-    pub note: Note,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +100,6 @@ impl Account {
             goal: turn.goal,
             prompt,
             first: None,
-            note: Note::default(),
         }
     }
 
@@ -134,14 +130,13 @@ impl Account {
         Some(first.ttft - self.held - engine.queue - engine.prefill)
     }
 
-    /// Records and counts the outcome of the attempt.
-    pub fn close(&self, proxy: &Proxy, end: End<'_>) {
+    /// Records and counts the outcome of the attempt. Returns the cause of a missed objective.
+    pub fn close(&self, proxy: &Proxy, end: End<'_>) -> Option<Cause> {
         let parts = self.first.map(|first| self.parts(first, &end));
         let is_late = self.is_within() == Some(false);
         let cause = parts.filter(|_| is_late).map(|parts| parts.cause(self.goal.ttft));
         if let Some(cause) = cause {
             proxy.state.routing.metrics.violation(end.class, cause);
-            self.note.cause(cause.as_str());
         }
         let avoidable = self.avoidable(&end);
         proxy.state.routing.metrics.avoidable(avoidable);
@@ -157,6 +152,7 @@ impl Account {
             came.cause = cause;
             came.avoidable = avoidable;
         });
+        cause
     }
 
     fn update(&self, decisions: &Decisions, update: impl FnOnce(&mut Came)) {

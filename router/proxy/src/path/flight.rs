@@ -11,6 +11,7 @@ mod learn;
 mod outcome;
 mod prediction;
 mod report;
+mod request;
 mod settle;
 
 use std::fmt::Display;
@@ -40,7 +41,7 @@ use protocol::reply::{self, Piece};
 use protocol::watch::{Passed, ResponseReport};
 use state::turn_reports::{ReportedTurn, SentTurn};
 use telemetry::capture::Slip;
-use telemetry::traces::Note;
+use telemetry::traces::{AttemptSpan, Trace};
 
 fn full_blocks(worker: &Worker, tokens: u64) -> u64 {
     let block = u64::from(worker.spec.block_size.max(1));
@@ -65,6 +66,8 @@ pub struct Flight {
     permit: Option<RequestPermit>,
     charged: Charged,
     account: Account,
+    /// The attempt's span in the request's trace.
+    pub(super) span: AttemptSpan,
     /// The turn's position in the capture's file.
     slip: Option<Slip>,
     is_finished: bool,
@@ -110,6 +113,7 @@ impl Flight {
     #[must_use]
     pub fn start(
         proxy: &Arc<Proxy>,
+        trace: &Trace,
         turn: &Arc<Turn>,
         choice: &Choice,
         pass: BreakerPass,
@@ -140,6 +144,7 @@ impl Flight {
             permit: None,
             charged,
             account: Account::open(proxy, turn, choice),
+            span: trace.attempt(choice),
             slip: proxy.capture.as_ref().map(|capture| capture.begin(turn.arrived)),
             is_finished: false,
         })
@@ -182,14 +187,14 @@ impl Flight {
         self.noted.blocks_told = proxy.state.routing.knowledge.stored(worker.id);
     }
 
-    /// Sets the span that also records the cause of a late response.
-    pub fn traced(&mut self, note: Note) {
-        self.account.note = note;
-    }
-
     /// Marks the attempt's times as unknown: a gateway chose another worker, or the first token is not visible.
     pub fn mark_untimed(&mut self) {
         self.progress.is_untimed = true;
+    }
+
+    /// Returns the request's trace.
+    pub fn trace(&self) -> &Trace {
+        self.span.trace()
     }
 
     pub fn worker(&self) -> &Arc<Worker> {

@@ -4,7 +4,6 @@ mod attempt;
 mod hedge;
 pub mod judged;
 pub mod pass;
-mod request;
 
 use std::sync::Arc;
 
@@ -20,7 +19,6 @@ pub(in crate::path) use self::attempt::note;
 use self::attempt::{AttemptResponse, AttemptResult, NotFound, PendingTurn};
 pub use self::pass::Wanted;
 pub(crate) use self::pass::pass;
-pub use self::request::turn_request;
 use super::context::RequestContext;
 use super::models;
 use super::observe::Observer;
@@ -168,12 +166,12 @@ fn answered(
         response,
         first,
         verdict,
-        mut attempt,
+        mut flight,
         sequence,
         explained,
         sent,
     } = answer;
-    attempt.flight.keep(permit);
+    flight.keep(permit);
     let (mut parts, incoming) = response.into_parts();
     let content_type = parts
         .headers
@@ -196,7 +194,7 @@ fn answered(
     mark(
         &proxy.state.routing,
         &mut parts.headers,
-        attempt.flight.worker(),
+        flight.worker(),
         Some(sequence),
     );
     if let Some(terms) = explained {
@@ -205,7 +203,7 @@ fn answered(
     ask_to_retry(&mut parts.headers, verdict);
     parts.version = Version::HTTP_11;
     let watchdog = Watchdog::new(request.context.proxy, request.context.deadline, sent);
-    let observer = Observer::new(watch, attempt, parts.status, verdict);
+    let observer = Observer::new(watch, flight, parts.status, verdict);
     let tap = Tap::new(first, incoming, observer, watchdog);
     Response::from_parts(parts, Body::Pieces(Box::new(tap)))
 }

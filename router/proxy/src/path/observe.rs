@@ -8,27 +8,15 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use super::flight::{AttemptEnd, AttemptOutcome, Flight};
-use super::traced::answer_facts;
 use super::watchdog::Overrun;
 use fleet::Worker;
 use protocol::api::Family;
 use protocol::verdict::Verdict;
 use protocol::watch::{Step, Watch};
 use telemetry::logs::request::RequestIdentity;
-use telemetry::traces::AttemptSpan;
-use telemetry::traces::Stage;
 
 /// Most stream bytes buffered: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
-
-/// A turn sent to one worker, before its response is observed.
-#[derive(Debug)]
-pub struct Attempt {
-    /// The attempt, whose accounting ends with the response.
-    pub flight: Box<Flight>,
-    /// The attempt's span in the request's trace.
-    pub span: AttemptSpan,
-}
 
 /// Observes a response. Dropping it before the end counts as a client disconnect.
 #[derive(Debug)]
@@ -42,14 +30,12 @@ pub struct Observer {
     status: StatusCode,
     /// The outcome of the response by its head, if it completes.
     outcome: AttemptOutcome,
-    span: AttemptSpan,
     whose: Option<RequestIdentity>,
 }
 
 impl Observer {
-    /// Observes the response of this attempt.
-    pub fn new(watch: Watch, attempt: Attempt, status: StatusCode, verdict: Verdict) -> Self {
-        let Attempt { flight, span } = attempt;
+    /// Observes the response of an attempt, whose accounting ends with it.
+    pub fn new(watch: Watch, flight: Box<Flight>, status: StatusCode, verdict: Verdict) -> Self {
         Self {
             watch,
             aside: Vec::new(),
@@ -58,7 +44,6 @@ impl Observer {
             flight: Some(flight),
             status,
             outcome: AttemptOutcome::of(status, verdict),
-            span,
             whose: RequestIdentity::current(),
         }
     }
@@ -122,7 +107,7 @@ impl Observer {
         let is_good = self.outcome == AttemptOutcome::Ok && self.watch.error.is_none();
         if self.watch.first_token && is_good && !self.watch.is_in_doubt() {
             flight.first_token(self.watch.is_stream());
-            self.span.first_token();
+            flight.span.first_token();
         }
         self.is_flowing = self.watch.first_token && self.watch.is_stream();
         step
@@ -221,16 +206,13 @@ impl Observer {
     }
 
     fn settle(&self, flight: Box<Flight>, outcome: AttemptOutcome, complete: bool) {
-        let seen = flight.believed(self.watch.seen());
-        self.span.end(outcome.as_str(), Some(answer_facts(seen)));
-        let _learning = self.span.trace().begin(Stage::Learn);
-        self.within(|| {
-            flight.end(AttemptEnd {
-                outcome,
-                seen: Some(seen),
-                keeps_reply: complete,
-            });
-        });
+        let end = AttemptEnd {
+            outcome,
+            of_attempt: None,
+            seen: Some(flight.believed(self.watch.seen())),
+            keeps_reply: complete,
+        };
+        self.within(|| flight.end(end));
     }
 
     fn within(&self, work: impl FnOnce()) {
@@ -252,8 +234,6 @@ impl Drop for Observer {
             self.settle(flight, self.outcome_by_body(), false);
             return;
         }
-        self.span.end(AttemptOutcome::Aborted.as_str(), None);
-        let _learning = self.span.trace().begin(Stage::Learn);
         self.within(|| drop(flight));
     }
 }

@@ -129,9 +129,8 @@ impl Trace {
         self.write(|record| record.turn = Some(turn.facts()));
     }
 
-    /// Begins an attempt on the chosen worker, and sets its span as the parent in the request's headers. A request's
-    /// attempts beyond 16 are not recorded.
-    pub fn attempt(&self, choice: &impl DescribeChoice, headers: &mut HeaderMap) -> AttemptSpan {
+    /// Begins an attempt on the chosen worker. A request's attempts beyond 16 are not recorded.
+    pub fn attempt(&self, choice: &impl DescribeChoice) -> AttemptSpan {
         let mut number = 0;
         self.write(|record| {
             number = record.attempts.len();
@@ -142,7 +141,6 @@ impl Trace {
                 record.stages.push((stage, since, until));
             }
             let span = xxh3_64_with_seed(&(number as u64).to_le_bytes(), record.context.span) | 1;
-            headers.insert(PARENT, record.context.parent_of(span));
             record.attempts.push(AttemptRecord {
                 span,
                 choice: choice.facts(),
@@ -170,33 +168,6 @@ impl Trace {
     }
 }
 
-/// A handle for facts found after an attempt has ended.
-#[derive(Clone, Debug, Default)]
-pub struct Note {
-    trace: Trace,
-    number: usize,
-}
-
-impl Note {
-    /// Returns the trace for an exemplar: with tracing enabled, only if it is already certain to be kept.
-    pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
-        let is_kept = match &self.trace.0 {
-            None => true,
-            Some(recording) => recording.is_kept || is_late || outcome.is_some_and(is_failure),
-        };
-        trace.filter(|_| is_kept)
-    }
-
-    /// Records the cause of a missed objective.
-    pub fn cause(&self, cause: &'static str) {
-        self.trace.write(|record| {
-            if let Some(attempt) = record.attempts.get_mut(self.number) {
-                attempt.cause = Some(cause);
-            }
-        });
-    }
-}
-
 /// An attempt in progress. Dropping it ends the attempt.
 #[derive(Debug)]
 pub struct AttemptSpan {
@@ -219,12 +190,27 @@ impl AttemptSpan {
         &self.trace
     }
 
-    /// Returns a handle that outlives the attempt.
-    pub fn note(&self) -> Note {
-        Note {
-            trace: self.trace.clone(),
-            number: self.number,
-        }
+    /// Sets the span as the parent in the headers of the worker's request.
+    pub fn propagate(&self, headers: &mut HeaderMap) {
+        self.trace.write(|record| {
+            if let Some(attempt) = record.attempts.get(self.number) {
+                headers.insert(PARENT, record.context.parent_of(attempt.span));
+            }
+        });
+    }
+
+    /// Returns the trace for an exemplar: with tracing enabled, only if it is already certain to be kept.
+    pub fn exemplar(&self, trace: Option<TraceId>, is_late: bool, outcome: Option<&str>) -> Option<TraceId> {
+        let is_kept = match &self.trace.0 {
+            None => true,
+            Some(recording) => recording.is_kept || is_late || outcome.is_some_and(is_failure),
+        };
+        trace.filter(|_| is_kept)
+    }
+
+    /// Records the cause of a missed objective.
+    pub fn cause(&self, cause: &'static str) {
+        self.write(|attempt| attempt.cause = Some(cause));
     }
 
     /// Records the time of the first token. Later calls have no effect.

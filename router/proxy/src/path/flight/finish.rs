@@ -1,4 +1,4 @@
-//! Finishes an attempt: breaker, token counts, the key's charge, cache state, the decision's account, captures, the
+//! Finishes an attempt: span, breaker, token counts, the key's charge, cache state, the decision's account, captures, the
 //! observation for the learner, and the request's metrics, in this order.
 
 use std::sync::atomic::Ordering;
@@ -7,15 +7,19 @@ use policy::units::Millis;
 use tracing::debug;
 
 use super::{AttemptOutcome, Flight};
+use crate::path::traced::answer_facts;
 use crate::path::watchdog::Overrun;
 use protocol::reply;
 use protocol::verdict::PushBack;
 use protocol::watch::ResponseReport;
+use telemetry::traces::Stage;
 
 /// The end of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptEnd {
     pub outcome: AttemptOutcome,
+    /// The outcome of the attempt alone, if another attempt or the router answers the request.
+    pub of_attempt: Option<AttemptOutcome>,
     /// Figures read from the response.
     pub seen: Option<ResponseReport>,
     /// Whether the next turn can repeat the reply.
@@ -27,6 +31,7 @@ impl From<AttemptOutcome> for AttemptEnd {
     fn from(outcome: AttemptOutcome) -> Self {
         Self {
             outcome,
+            of_attempt: None,
             seen: None,
             keeps_reply: false,
         }
@@ -41,6 +46,9 @@ impl Flight {
     fn finish(&mut self, mut end: AttemptEnd) {
         self.is_finished = true;
         let ended = self.proxy.state.routing.clock.now();
+        let shown = end.of_attempt.unwrap_or(end.outcome);
+        self.span.end(shown.as_str(), end.seen.map(answer_facts));
+        let _learning = self.span.trace().begin(Stage::Learn);
         self.note_breaker(end.outcome, ended);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();

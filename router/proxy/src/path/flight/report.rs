@@ -92,12 +92,12 @@ impl Flight {
     /// Returns the trace id to attach as an exemplar, if the trace is kept.
     pub(super) fn exemplar(&self, outcome: Option<&str>) -> Option<TraceId> {
         let is_late = self.account.is_within() == Some(false);
-        self.account.note.exemplar(self.turn.trace, is_late, outcome)
+        self.span.exemplar(self.turn.trace, is_late, outcome)
     }
 
     pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
         let live = self.proxy.state.routing.live();
-        self.account.close(
+        let cause = self.account.close(
             &self.proxy,
             account::End {
                 outcome: outcome.as_str(),
@@ -107,6 +107,9 @@ impl Flight {
                 class: self.turn.goal.origin.name(&live.objective),
             },
         );
+        if let Some(cause) = cause {
+            self.span.cause(cause.as_str());
+        }
     }
 
     /// Writes the turn to the captures, in memory and on disk, if the worker generated tokens for it.

@@ -13,12 +13,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::super::context::RequestContext;
-use super::super::flight::{AttemptOutcome, Flight};
-use super::super::observe::Attempt;
+use super::super::flight::{AttemptEnd, AttemptOutcome, Flight};
 use super::super::retry::{self, Charged, Failure};
 use super::super::select::Choice;
 use super::super::watchdog::Overrun;
-use super::{TurnRequest, request};
+use super::TurnRequest;
 use crate::decisions;
 use fleet::Worker;
 use fleet::breaker::BreakerPass;
@@ -29,7 +28,6 @@ use protocol::verdict::Verdict;
 use state::State;
 use tailroute_http::body::BodyError;
 use tailroute_http::upstream::{self, PendingResponse};
-use telemetry::traces::AttemptSpan;
 
 /// Longest time that the head of a response is held back for its first piece. A worker that refuses a request or fails
 /// at once says so in this time, and the request may be sent elsewhere. A stream that takes longer has begun.
@@ -50,7 +48,6 @@ pub(super) struct PendingTurn {
     limit: Duration,
     /// Whether a response counts as started at its first piece, rather than at its head.
     peeks: bool,
-    span: AttemptSpan,
 }
 
 #[expect(clippy::large_enum_variant, reason = "nearly every head is an answer")]
@@ -98,7 +95,7 @@ pub(super) struct AttemptResponse {
     pub(super) response: Response<upstream::ResponseBody>,
     pub(super) first: Option<Frame<Bytes>>,
     pub(super) verdict: Verdict,
-    pub(super) attempt: Attempt,
+    pub(super) flight: Box<Flight>,
     pub(super) sequence: u64,
     pub(super) explained: Option<HeaderValue>,
     pub(super) sent: Instant,
@@ -127,26 +124,14 @@ impl PendingTurn {
             context, head, turn, ..
         } = *request;
         let proxy = context.proxy;
-        // First: the flight guards the breaker's pass.
-        let mut flight = Flight::start(proxy, turn, choice, pass, Arc::clone(charged));
-        let outgoing = request::turn_request(proxy, head, request.body.clone(), turn, choice);
-        let mut outgoing = match outgoing {
-            Ok(outgoing) => outgoing,
-            Err(error) => {
-                warn!(worker = choice.worker.name(), %error, "cannot build the worker's request");
-                flight.end(AttemptOutcome::NotReached);
-                return Err(ApiError::WorkerFailed);
-            }
-        };
-        let span = context.trace.attempt(choice, outgoing.headers_mut());
-        flight.traced(span.note());
+        let flight = Flight::start(proxy, context.trace, turn, choice, pass, Arc::clone(charged));
+        let (flight, outgoing) = flight.request(head, request.body.clone(), choice)?;
         let limit = proxy.state.routing.live().limits.first_byte_timeout;
         let since = Instant::now();
         let until = since + limit;
         Ok(Self {
             since,
             flight,
-            span,
             reply: proxy.send(&choice.worker, outgoing),
             head: None,
             sequence: choice.decision.sequence,
@@ -181,7 +166,6 @@ impl PendingTurn {
 
     /// Cancels the attempt. Another worker was faster.
     pub(super) fn outrun(self) {
-        self.span.end(AttemptOutcome::Outrun.as_str(), None);
         self.flight.end(AttemptOutcome::Outrun);
     }
 
@@ -248,10 +232,7 @@ impl PendingTurn {
             response,
             first,
             verdict,
-            attempt: Attempt {
-                flight: self.flight,
-                span: self.span,
-            },
+            flight: self.flight,
             sequence: self.sequence,
             explained: self.explained,
             sent: self.since,
@@ -277,18 +258,20 @@ impl PendingTurn {
 
     /// Ends an attempt without a response to relay.
     fn lost(mut self, failure: Failure, outcome: AttemptOutcome) {
-        let span = match failure {
-            Failure::Lost => AttemptOutcome::WorkerError,
-            Failure::ErrorInBody => AttemptOutcome::ErrorInBody,
-            _ => outcome,
+        let of_attempt = match failure {
+            Failure::Lost => Some(AttemptOutcome::WorkerError),
+            Failure::ErrorInBody => Some(AttemptOutcome::ErrorInBody),
+            _ => None,
         };
         match failure {
             Failure::Declined(push_back) => self.flight.declined(push_back),
             failure if failure.is_the_workers() => self.flight.charge(),
             _ => {}
         }
-        self.span.end(span.as_str(), None);
-        self.flight.end(outcome);
+        self.flight.end(AttemptEnd {
+            of_attempt,
+            ..outcome.into()
+        });
     }
 }
 

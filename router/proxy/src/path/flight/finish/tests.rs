@@ -40,9 +40,9 @@ fn sum_up(outcome: AttemptOutcome, begun: bool, usage: Option<Usage>) -> String 
         ..ResponseReport::default()
     };
     flight.end(AttemptEnd {
-        outcome,
         seen: Some(seen),
         keeps_reply: false,
+        ..outcome.into()
     });
     assert_eq!(seat.in_flight(), [0; 3]);
     assert_eq!(seat.proxy.in_flight(), 0);
@@ -153,7 +153,7 @@ async fn a_request_counts_as_one_failure_however_many_attempts_fail() {
     let seat = Seat::new();
     let (turn, charged) = (Arc::new(seat.turn("hi")), Charged::default());
     for _ in 0..2 {
-        seat.attempt(&turn, &charged).flight.end(WorkerError);
+        seat.attempt(&turn, &charged).end(WorkerError);
     }
     assert_eq!(seat.metric("tailroute_worker_failures_total", &[]), 1.0);
     seat.start(&turn).end(WorkerError);
@@ -306,9 +306,9 @@ async fn an_omitted_count_of_cached_tokens_is_zero_where_the_worker_reports_them
             ..ResponseReport::default()
         };
         flight.end(AttemptEnd {
-            outcome: Ok,
             seen: Some(seen),
             keeps_reply: is_whole,
+            ..Ok.into()
         });
         let observation = seat.observations().remove(0);
         let told = observation.cached_is_told.then_some(observation.cached.0);

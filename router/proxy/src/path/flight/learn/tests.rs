@@ -24,9 +24,9 @@ fn usage(prompt: u64, completion: u64, cached: Option<u64>) -> Option<Usage> {
 
 fn complete(seen: ResponseReport) -> AttemptEnd {
     AttemptEnd {
-        outcome: AttemptOutcome::Ok,
         seen: Some(seen),
         keeps_reply: true,
+        ..AttemptOutcome::Ok.into()
     }
 }
 

@@ -18,9 +18,9 @@ fn usage(prompt: u64, completion: u64) -> ResponseReport {
 
 fn ended(outcome: AttemptOutcome, seen: ResponseReport) -> AttemptEnd {
     AttemptEnd {
-        outcome,
         seen: Some(seen),
         keeps_reply: true,
+        ..outcome.into()
     }
 }
 

@@ -7,6 +7,7 @@ use fleet::clock::Clock;
 use parking_lot::Mutex;
 use policy::ids::PrefixHash;
 use state::turn_reports::{ReportedTurn, SentTurn, TokensAt, TurnReports};
+use telemetry::traces::Trace;
 
 use super::*;
 use crate::path::flight::{AttemptEnd, AttemptOutcome};
@@ -50,9 +51,9 @@ fn next_turn(seat: &Seat) -> super::super::Turn {
 
 fn end(outcome: AttemptOutcome, seen: ResponseReport, keeps_reply: bool) -> AttemptEnd {
     AttemptEnd {
-        outcome,
         seen: Some(seen),
         keeps_reply,
+        ..outcome.into()
     }
 }
 
@@ -140,7 +141,14 @@ async fn an_attempt_that_was_not_sent_holds_nothing() {
     let turn = Arc::new(seat.turn(&prompt()));
     let (choice, pass) =
         crate::path::forward::select_admitted(&seat.proxy.state.routing, &turn, &mut Vec::new()).unwrap();
-    let mut flight = super::Flight::start(&seat.proxy, &turn, &choice, pass, Arc::default());
+    let mut flight = super::Flight::start(
+        &seat.proxy,
+        &Trace::default(),
+        &turn,
+        &choice,
+        pass,
+        Arc::default(),
+    );
     assert_eq!(seat.resident(&turn), [0; 3]);
     flight.mark_sent();
     flight.mark_sent();

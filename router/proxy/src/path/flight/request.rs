@@ -6,39 +6,62 @@ use http::{HeaderMap, Request};
 use policy::route::Patience;
 use policy::units::{Millis, Tokens};
 
+use tracing::warn;
+
 use super::super::select::Choice;
 use super::super::turn::Turn;
-use crate::Proxy;
+use super::{AttemptOutcome, Flight};
 use fleet::dialect::{Carried, TurnHint};
+use protocol::error::ApiError;
 use protocol::{headers, splice};
 use state::Routing;
 
-/// Builds the worker's request: the client's, with the router's headers, hint and priority.
-pub fn turn_request(
-    proxy: &Proxy,
-    head: &http::request::Parts,
-    body: Bytes,
-    turn: &Turn,
-    choice: &Choice,
-) -> Result<Request<Bytes>, http::Error> {
-    let mut headers = headers::addressed(
-        &head.headers,
-        proxy.admission.keys().is_required(),
-        &choice.worker.spec,
-    );
-    if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
-        && let Some(name) = session.header_value()
-    {
-        headers.insert(headers::SESSION, name);
+impl Flight {
+    /// Builds the worker's request: the client's, with the router's headers, hint and priority. Ends the attempt if that
+    /// fails.
+    pub fn request(
+        self: Box<Self>,
+        head: &http::request::Parts,
+        body: Bytes,
+        choice: &Choice,
+    ) -> Result<(Box<Self>, Request<Bytes>), ApiError> {
+        match self.build(head, body, choice) {
+            Ok(request) => Ok((self, request)),
+            Err(error) => {
+                warn!(worker = self.worker().name(), %error, "cannot build the worker's request");
+                self.end(AttemptOutcome::NotReached);
+                Err(ApiError::WorkerFailed)
+            }
+        }
     }
-    let body = carry_hint(&proxy.state.routing, &mut headers, body, turn, choice);
-    let body = carry_priority(&proxy.state.routing, body, turn, choice);
-    let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-    let mut request = Request::new(body);
-    *request.method_mut() = head.method.clone();
-    *request.uri_mut() = choice.worker.uri(target)?;
-    *request.headers_mut() = headers;
-    Ok(request)
+
+    fn build(
+        &self,
+        head: &http::request::Parts,
+        body: Bytes,
+        choice: &Choice,
+    ) -> Result<Request<Bytes>, http::Error> {
+        let Self { proxy, turn, .. } = self;
+        let mut headers = headers::addressed(
+            &head.headers,
+            proxy.admission.keys().is_required(),
+            &choice.worker.spec,
+        );
+        if let Some(session) = turn.session.as_ref().filter(|session| !session.in_header)
+            && let Some(name) = session.header_value()
+        {
+            headers.insert(headers::SESSION, name);
+        }
+        let body = carry_hint(&proxy.state.routing, &mut headers, body, turn, choice);
+        let body = carry_priority(&proxy.state.routing, body, turn, choice);
+        self.span.propagate(&mut headers);
+        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+        let mut request = Request::new(body);
+        *request.method_mut() = head.method.clone();
+        *request.uri_mut() = choice.worker.uri(target)?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
 }
 
 /// Adds the conversation's hint to the request, if the worker accepts hints there.
