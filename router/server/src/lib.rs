@@ -3,18 +3,17 @@
 //! [`ConnectionServer`] serves a connection of the data port. The other ports use parts of it: [`connections`] bounds the
 //! number of their connections, [`client_io`] the time of their writes.
 
-mod checked;
+mod answers;
+mod check;
 pub mod client_io;
 mod connection;
 pub mod connections;
 mod events;
 mod fast_path;
-mod frame_owner;
 pub mod framing;
 pub mod progress;
-mod read_ahead;
+mod shared_socket;
 pub mod socket;
-mod stalled;
 
 use tokio::time::Instant;
 

@@ -1,0 +1,181 @@
+//! Checks a client's bytes with [`Framing`] before hyper reads them.
+//!
+//! Nothing after a rejected line reaches hyper. A rejected head is answered in order: hyper sees the end of the
+//! connection once the earlier responses are complete and written, and then the connection's task writes the error
+//! ([`Progress::refusal`]). A rejected line within a body aborts that body, which then is never taken for complete.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::ReadBuf;
+
+use super::framing::{Framing, RefusedLine, Why};
+use super::progress::Progress;
+use super::shared_socket::SharedSocket;
+use protocol::error::ApiError;
+use tailroute_http::unread::Unread;
+
+/// Size in bytes of an unfinished head up to which it does not count against the bound of all connections; hyper
+/// buffers as much anyway.
+const UNCOUNTED_BYTES: usize = 8 * 1024;
+
+/// The check of one connection's incoming bytes.
+#[derive(Debug)]
+pub(super) struct FramingCheck {
+    framing: Framing,
+    /// Reservation of the bytes of an unfinished head.
+    room: Unread,
+    refused: Option<MessagePart>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MessagePart {
+    Head,
+    Body,
+}
+
+impl FramingCheck {
+    /// Returns a check that rejects heads of more than `max_head` bytes.
+    pub(super) fn new(max_head: usize, room: Unread) -> Self {
+        Self {
+            framing: Framing::new(max_head),
+            room,
+            refused: None,
+        }
+    }
+
+    /// Reads bytes for hyper, up to the first rejected line.
+    pub(super) fn poll_read(
+        &mut self,
+        socket: &SharedSocket,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(part) = self.refused {
+            return poll_end(socket, cx, part);
+        }
+        let before = buf.filled().len();
+        ready!(socket.poll_read(cx, buf))?;
+        let passed = self.check(socket.progress(), &buf.filled()[before..]);
+        buf.set_filled(before + passed);
+        match self.refused {
+            // Returning no bytes would signal the end of the connection.
+            Some(part) if passed == 0 => poll_end(socket, cx, part),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Checks the next bytes, and records their requests. Returns the number of bytes that hyper may read.
+    fn check(&mut self, progress: &Progress, came: &[u8]) -> usize {
+        if progress.is_upgraded() {
+            self.framing.on_upgrade();
+        }
+        let passed = match self.framing.read(came) {
+            Err(refused) => {
+                self.refuse(progress, refused);
+                refused.at
+            }
+            Ok(()) if came.is_empty() || self.has_room() => came.len(),
+            Ok(()) => {
+                self.refused = Some(MessagePart::Head);
+                progress.refuse(ApiError::Overloaded);
+                0
+            }
+        };
+        let (complete, has_more) = self.framing.requests();
+        progress.read_requests(complete, has_more);
+        if self.framing.is_http2() {
+            progress.speaks_http2();
+        }
+        progress.reads_head(self.framing.open_head());
+        passed
+    }
+
+    /// Reserves room for the unfinished head. Returns whether the bound of all connections allows it.
+    fn has_room(&mut self) -> bool {
+        let counted = self.framing.unfinished_head().saturating_sub(UNCOUNTED_BYTES);
+        self.room.resize(counted)
+    }
+
+    /// Stops reading after a rejected line.
+    fn refuse(&mut self, progress: &Progress, refused: RefusedLine) {
+        if !refused.in_head {
+            self.refused = Some(MessagePart::Body);
+            return;
+        }
+        self.refused = Some(MessagePart::Head);
+        progress.refuse(match refused.why {
+            Why::Malformed => ApiError::MalformedHttp,
+            Why::TargetTooLong => ApiError::UriTooLong,
+            Why::HeadTooLarge => ApiError::HeadersTooLarge,
+        });
+    }
+}
+
+/// Ends the read side for hyper after a rejected line.
+fn poll_end(socket: &SharedSocket, cx: &Context<'_>, part: MessagePart) -> Poll<io::Result<()>> {
+    if part == MessagePart::Body || socket.progress().is_http2() {
+        return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+    }
+    // The waker is registered before the check: an answer completed in between wakes the task.
+    socket.progress().wake_when_answered(cx.waker());
+    if socket.is_answered() {
+        Poll::Ready(Ok(()))
+    } else {
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    const GOOD: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc";
+    const CHUNKED: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n";
+
+    /// Reads once. Returns the bytes or the error, or `None` where hyper has to wait.
+    async fn read(check: &mut FramingCheck, socket: &SharedSocket) -> Option<io::Result<Vec<u8>>> {
+        // By then the bytes have come, if there are any.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        let mut memory = [0; 1000];
+        let mut buf = ReadBuf::new(&mut memory);
+        let read = poll_fn(|cx| check.poll_read(socket, cx, &mut buf)).now_or_never()?;
+        Some(read.map(|()| buf.filled().to_vec()))
+    }
+
+    fn check() -> FramingCheck {
+        FramingCheck::new(1000, Unread::new(Arc::default(), 1000))
+    }
+
+    #[tokio::test]
+    async fn the_input_ends_at_a_rejected_head_once_earlier_requests_are_answered() {
+        let (mut client, socket) = SharedSocket::pair().await;
+        let mut check = check();
+        client.write_all(&[GOOD, b"GET /\r\n"].concat()).await.unwrap();
+        assert_eq!(read(&mut check, &socket).await.unwrap().unwrap(), GOOD);
+        let request = socket.progress().request_began();
+        assert!(read(&mut check, &socket).await.is_none());
+        drop(request);
+        assert_eq!(read(&mut check, &socket).await.unwrap().unwrap(), b"");
+        assert!(matches!(
+            socket.progress().refusal(),
+            Some(ApiError::MalformedHttp)
+        ));
+    }
+
+    #[tokio::test]
+    async fn the_input_fails_at_a_rejected_line_of_a_body() {
+        let (mut client, socket) = SharedSocket::pair().await;
+        let mut check = check();
+        client.write_all(&[CHUNKED, b"x\r\n"].concat()).await.unwrap();
+        assert_eq!(read(&mut check, &socket).await.unwrap().unwrap(), CHUNKED);
+        assert!(read(&mut check, &socket).await.unwrap().is_err());
+        assert!(socket.progress().refusal().is_none());
+    }
+}
