@@ -1,5 +1,5 @@
-//! Responses in progress: their bodies, which hyper and the fast path ([`fast_path`](super::fast_path)) poll in turn, and
-//! the end of those whose client does not read.
+//! Responses in progress: hyper and the fast path ([`fast_path`](super::fast_path)) poll a body in turn. A response whose
+//! client does not read is dropped.
 //!
 //! hyper polls a response only when there is room for its next frame, so a client that does not read also blocks the
 //! response's own timeouts; in HTTP/2 those of one stream. So each connection watches its responses from outside: one
@@ -20,12 +20,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Due;
 use super::progress::OpenRequest;
 use tailroute_http::body::{self, Body, BodyError, PolledFrame};
 
 /// Polling interval for a response that is past its deadline and would be stalled without another read.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Deadline of the whole response, as a response extension.
+#[derive(Clone, Copy, Debug)]
+pub struct Due(pub Instant);
 
 /// A connection's responses in progress.
 #[derive(Debug)]

@@ -1,32 +1,25 @@
 //! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
 //!
 //! ```text
-//!          +- task of the connection ------------------------------------------+
-//!          |               reads, writes                                       |
-//! client <-|-> SharedSocket <-> ClientIo <-> hyper -------- HyperBody          |
-//!          |     ^  ^  ^     FramingCheck      |                |              |
-//!          |     |  |  |                       +--> handle --> Answers         |
-//!          |     |  |  +--- writes pieces ------ FastPath ---- SharedBody      |
-//!          |     |  +------ reads ahead -------- poll_pipelined                |
-//!          |     +--------- waits for FIN ------ ConnectionEvents              |
-//!          +-------------------------------------------------------------------+
+//!                             +-- ClientIo, FramingCheck <-> hyper <-> handle   requests and responses
+//!                             |                                |
+//! client <-> SharedSocket <---+-- FastPath <--------------- Answers             pieces of a stream
+//!                             +-- poll_pipelined                                bytes that hyper does not read yet
+//!                             +-- ConnectionEvents <------- Progress, Phase     timeouts, disconnect, eviction, drain
 //! ```
 //!
-//! **Reads.** hyper reads through [`ClientIo`], whose [`FramingCheck`] rejects ambiguous bytes. While hyper does not read
-//! because a request is unanswered, [`poll_pipelined`] reads ahead for it.
+//! **Reads.** hyper reads through [`ClientIo`], whose [`FramingCheck`] rejects ambiguous bytes. While a request is
+//! unanswered, [`poll_pipelined`] reads ahead what hyper leaves unread.
 //!
-//! **Writes.** hyper writes heads, ends and whole responses. [`FastPath`] writes the pieces of a stream between them;
-//! [`Answers`] has the bodies, which one of the two polls at a time.
+//! **Writes.** hyper writes through [`ClientIo`]. Between the head and the end of a stream, [`FastPath`] writes the
+//! pieces. [`Answers`] has the bodies; hyper and the fast path poll a body in turn.
 //!
-//! **Ends.** hyper, at the end of the input or on an error; [`ConnectionEvents`], on a timeout, the client's disconnect,
-//! eviction or a drain; [`poll_pipelined`], when the client pipelines too much. [`Answers`] drops responses that are
-//! not read, and [`ClientIo`] fails when the client accepts no output.
+//! **Ends.** hyper ends the connection at the end of the input and on errors, also if the client accepts no output.
+//! [`ConnectionEvents`] and [`poll_pipelined`] end it for other reasons. A response that is not read ends alone.
 //!
-//! **Shared.** Three objects, each as long as its longest user needs it: `Progress` with the port's [`Connections`] and
-//! the open requests; [`Answers`] with hyper and, in HTTP/2, its tasks; [`SharedSocket`] with hyper and, after it, a
-//! tunnel. All else is owned by the task, which alone polls.
-//!
-//! [`Connections`]: super::connections::Connections
+//! **Shared.** [`SharedSocket`] lives until the socket closes, in a tunnel too, and has the connection's permit.
+//! [`Answers`] lives as long as the responses. `Progress` knows the open requests and the idle time; the requests and
+//! the port's limit share it. The connection's task owns everything else.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -46,12 +39,11 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::Phase;
 use super::answers::{Answers, Carrier};
 use super::check::FramingCheck;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
-use super::events::{ConnectionEnd, ConnectionEvent, ConnectionEvents, Times, poll_pipelined};
+use super::events::{ConnectionEnd, ConnectionEvent, ConnectionEvents, Phase, Times, poll_pipelined};
 use super::fast_path::FastPath;
 use super::progress::OpenRequest;
 use super::shared_socket::SharedSocket;

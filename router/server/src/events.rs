@@ -1,5 +1,4 @@
-//! What ends a connection besides hyper: timers, drain phases, the client's disconnect, eviction, and too many pipelined
-//! bytes.
+//! What ends a connection besides hyper: timers, drain, the client's disconnect, eviction, too many pipelined bytes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
-use super::Phase;
 use super::answers::Answers;
 use super::progress::Progress;
 use super::shared_socket::SharedSocket;
@@ -18,6 +16,17 @@ use tailroute_http::unread::Unread;
 const MAX_AHEAD_BYTES: usize = 64 * 1024;
 /// Idle time after which a connection that has announced its end is closed.
 const LAST_LOOK: Duration = Duration::from_millis(500);
+
+/// Phase of a shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// No shutdown.
+    Serving,
+    /// No new connections are accepted. Open ones announce that they close, and close when idle.
+    Draining,
+    /// All connections are closed. On the data port streams end with an error event first.
+    Cut,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
