@@ -130,8 +130,8 @@ fn poll_end(socket: &SharedSocket, cx: &Context<'_>, part: MessagePart) -> Poll<
 mod tests {
     use std::future::poll_fn;
     use std::sync::Arc;
+    use std::time::Duration;
 
-    use futures_util::FutureExt as _;
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
@@ -148,20 +148,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_input_ends_at_a_rejected_head_once_earlier_requests_are_answered() {
-        let (mut client, socket) = SharedSocket::pair().await;
-        let (mut check, good) = (check(), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
-        client
-            .write_all(&[good, &b"GET /\r\n"[..]].concat())
-            .await
-            .unwrap();
-        assert_eq!(read(&mut check, &socket).await.unwrap(), good);
-        let request = socket.progress().request_began();
-        let refusal = socket.progress().refusal();
-        assert!(matches!(refusal, Some(ApiError::MalformedHttp)));
-        assert!(read(&mut check, &socket).now_or_never().is_none());
-        let (end, ()) = tokio::join!(read(&mut check, &socket), async { drop(request) });
-        assert_eq!(end.unwrap(), b"");
+    async fn the_input_ends_at_a_rejected_head_once_earlier_responses_are_written() {
+        for is_held_back in [false, true] {
+            let (mut client, socket) = SharedSocket::pair().await;
+            let (mut check, good) = (check(), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+            client
+                .write_all(&[good, &b"GET /\r\n"[..]].concat())
+                .await
+                .unwrap();
+            assert_eq!(read(&mut check, &socket).await.unwrap(), good);
+            let refusal = socket.progress().refusal();
+            assert!(matches!(refusal, Some(ApiError::MalformedHttp)));
+            let request = socket.progress().request_began();
+            socket.on_output(!is_held_back);
+            let reader = Arc::clone(&socket);
+            let end = tokio::spawn(async move { read(&mut check, &reader).await });
+            tokio::task::yield_now().await;
+            assert!(!end.is_finished(), "a request is open");
+            drop(request);
+            if is_held_back {
+                tokio::task::yield_now().await;
+                assert!(!end.is_finished(), "the response is not written");
+                socket.on_output(true);
+            }
+            let end = tokio::time::timeout(Duration::from_secs(5), end).await;
+            assert_eq!(end.unwrap().unwrap().unwrap(), b"");
+        }
     }
 
     #[tokio::test]

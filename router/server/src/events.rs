@@ -338,9 +338,12 @@ mod tests {
                 if is_all {
                     client.shutdown().await.unwrap();
                 }
-                while is_all || total.load(Ordering::Relaxed) < sent {
-                    tokio::task::yield_now().await;
-                }
+                let all_are_counted = async {
+                    while is_all || total.load(Ordering::Relaxed) < sent {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                let _ = tokio::time::timeout(seconds(5), all_are_counted).await;
             };
             let event = tokio::select! {
                 biased;
