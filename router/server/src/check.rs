@@ -25,13 +25,7 @@ pub(super) struct FramingCheck {
     framing: Framing,
     /// Reservation of the bytes of an unfinished head.
     room: Unread,
-    refused: Option<MessagePart>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MessagePart {
-    Head,
-    Body,
+    is_refused: bool,
 }
 
 impl FramingCheck {
@@ -40,29 +34,28 @@ impl FramingCheck {
         Self {
             framing: Framing::new(max_head),
             room,
-            refused: None,
+            is_refused: false,
         }
     }
 
     /// Reads bytes for hyper, up to the first rejected line.
     pub(super) fn poll_read(
         &mut self,
-        socket: &SharedSocket,
+        shared: &SharedSocket,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(part) = self.refused {
-            return poll_end(socket, cx, part);
+        if !self.is_refused {
+            let before = buf.filled().len();
+            ready!(shared.poll_read(cx, buf))?;
+            let passed = self.check(shared.progress(), &buf.filled()[before..]);
+            buf.set_filled(before + passed);
+            // Returning no bytes for a rejected line would signal the end of the connection.
+            if passed > 0 || !self.is_refused {
+                return Poll::Ready(Ok(()));
+            }
         }
-        let before = buf.filled().len();
-        ready!(socket.poll_read(cx, buf))?;
-        let passed = self.check(socket.progress(), &buf.filled()[before..]);
-        buf.set_filled(before + passed);
-        match self.refused {
-            // Returning no bytes would signal the end of the connection.
-            Some(part) if passed == 0 => poll_end(socket, cx, part),
-            _ => Poll::Ready(Ok(())),
-        }
+        poll_end(shared, cx)
     }
 
     /// Checks the next bytes, and records their requests. Returns the number of bytes that hyper may read.
@@ -77,7 +70,7 @@ impl FramingCheck {
             }
             Ok(()) if came.is_empty() || self.has_room() => came.len(),
             Ok(()) => {
-                self.refused = Some(MessagePart::Head);
+                self.is_refused = true;
                 progress.refuse(ApiError::Overloaded);
                 0
             }
@@ -99,27 +92,25 @@ impl FramingCheck {
 
     /// Stops reading after a rejected line.
     fn refuse(&mut self, progress: &Progress, refused: RefusedLine) {
-        if !refused.in_head {
-            self.refused = Some(MessagePart::Body);
-            return;
+        self.is_refused = true;
+        if refused.in_head {
+            progress.refuse(match refused.why {
+                Why::Malformed => ApiError::MalformedHttp,
+                Why::TargetTooLong => ApiError::UriTooLong,
+                Why::HeadTooLarge => ApiError::HeadersTooLarge,
+            });
         }
-        self.refused = Some(MessagePart::Head);
-        progress.refuse(match refused.why {
-            Why::Malformed => ApiError::MalformedHttp,
-            Why::TargetTooLong => ApiError::UriTooLong,
-            Why::HeadTooLarge => ApiError::HeadersTooLarge,
-        });
     }
 }
 
-/// Ends the read side for hyper after a rejected line.
-fn poll_end(socket: &SharedSocket, cx: &Context<'_>, part: MessagePart) -> Poll<io::Result<()>> {
-    if part == MessagePart::Body || socket.progress().is_http2() {
+/// Ends the read side for hyper after a rejected line: with a failure if the line belongs to a body.
+fn poll_end(shared: &SharedSocket, cx: &Context<'_>) -> Poll<io::Result<()>> {
+    if shared.progress().refusal().is_none() || shared.progress().is_http2() {
         return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
     }
     // The waker is registered before the check: an answer completed in between wakes the task.
-    socket.progress().wake_when_answered(cx.waker());
-    if socket.is_answered() {
+    shared.progress().wake_when_answered(cx.waker());
+    if shared.is_answered() {
         Poll::Ready(Ok(()))
     } else {
         Poll::Pending
@@ -136,10 +127,10 @@ mod tests {
 
     use super::*;
 
-    async fn read(check: &mut FramingCheck, socket: &SharedSocket) -> io::Result<Vec<u8>> {
+    async fn read(check: &mut FramingCheck, shared: &SharedSocket) -> io::Result<Vec<u8>> {
         let mut memory = [0; 1000];
         let mut buf = ReadBuf::new(&mut memory);
-        poll_fn(|cx| check.poll_read(socket, cx, &mut buf)).await?;
+        poll_fn(|cx| check.poll_read(shared, cx, &mut buf)).await?;
         Ok(buf.filled().to_vec())
     }
 
@@ -150,18 +141,18 @@ mod tests {
     #[tokio::test]
     async fn the_input_ends_at_a_rejected_head_once_earlier_responses_are_written() {
         for is_held_back in [false, true] {
-            let (mut client, socket) = SharedSocket::pair().await;
+            let (mut client, shared) = SharedSocket::pair().await;
             let (mut check, good) = (check(), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
             client
                 .write_all(&[good, &b"GET /\r\n"[..]].concat())
                 .await
                 .unwrap();
-            assert_eq!(read(&mut check, &socket).await.unwrap(), good);
-            let refusal = socket.progress().refusal();
+            assert_eq!(read(&mut check, &shared).await.unwrap(), good);
+            let refusal = shared.progress().refusal();
             assert!(matches!(refusal, Some(ApiError::MalformedHttp)));
-            let request = socket.progress().request_began();
-            socket.on_output(!is_held_back);
-            let reader = Arc::clone(&socket);
+            let request = shared.progress().request_began();
+            shared.on_output(!is_held_back);
+            let reader = Arc::clone(&shared);
             let end = tokio::spawn(async move { read(&mut check, &reader).await });
             tokio::task::yield_now().await;
             assert!(!end.is_finished(), "a request is open");
@@ -169,7 +160,7 @@ mod tests {
             if is_held_back {
                 tokio::task::yield_now().await;
                 assert!(!end.is_finished(), "the response is not written");
-                socket.on_output(true);
+                shared.on_output(true);
             }
             let end = tokio::time::timeout(Duration::from_secs(5), end).await;
             assert_eq!(end.unwrap().unwrap().unwrap(), b"");
@@ -178,14 +169,14 @@ mod tests {
 
     #[tokio::test]
     async fn the_input_fails_at_a_rejected_line_of_a_body() {
-        let (mut client, socket) = SharedSocket::pair().await;
+        let (mut client, shared) = SharedSocket::pair().await;
         let (mut check, good) = (
             check(),
             b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n",
         );
         client.write_all(&[good, &b"x\r\n"[..]].concat()).await.unwrap();
-        assert_eq!(read(&mut check, &socket).await.unwrap(), good);
-        assert!(read(&mut check, &socket).await.is_err());
-        assert!(socket.progress().refusal().is_none());
+        assert_eq!(read(&mut check, &shared).await.unwrap(), good);
+        assert!(read(&mut check, &shared).await.is_err());
+        assert!(shared.progress().refusal().is_none());
     }
 }
