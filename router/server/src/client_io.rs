@@ -4,7 +4,6 @@
 //! A client that does not read its response also blocks the timeouts behind it, because hyper polls the response no
 //! further. So the socket fails when none of the pending output was accepted for some time.
 
-use std::any::Any;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -15,10 +14,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::check::FramingCheck;
 use super::connections::ConnectionPermit;
-use super::fast_path::Outgoing;
-use super::progress::Progress;
-use super::read_ahead::ReadAhead;
+use super::shared_socket::SharedSocket;
 use super::socket::Socket;
 use protocol::error::ApiError;
 
@@ -29,53 +27,28 @@ const WASTE_BYTES: usize = 16 * 1024;
 /// The socket as used by hyper.
 #[derive(Debug)]
 pub struct ClientIo {
-    stream: Arc<Socket>,
-    outgoing: Arc<Outgoing>,
-    ahead: Arc<ReadAhead>,
-    progress: Arc<Progress>,
+    shared: Arc<SharedSocket>,
+    /// Check of the client's bytes; `None` on other ports than the data port.
+    check: Option<FramingCheck>,
     /// Longest time without progress on pending output.
     patience: Duration,
     /// Deadline of the pending output, if there is any.
     stuck: Option<Pin<Box<Sleep>>>,
-    /// Permit of the connection, kept here because a tunnel outlives the serving of its connection.
-    _permit: Arc<dyn Any + Send + Sync>,
 }
 
 impl ClientIo {
-    pub(super) fn new(
-        stream: Arc<Socket>,
-        outgoing: Arc<Outgoing>,
-        ahead: Arc<ReadAhead>,
-        progress: Arc<Progress>,
-        permit: Arc<dyn Any + Send + Sync>,
-        patience: Duration,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<SharedSocket>, check: Option<FramingCheck>, patience: Duration) -> Self {
         Self {
-            stream,
-            outgoing,
-            ahead,
-            progress,
+            shared,
+            check,
             patience,
             stuck: None,
-            _permit: permit,
         }
     }
 
     /// Returns the socket of a connection on another port than the data port.
     pub fn of_other_port(socket: Socket, permit: ConnectionPermit, patience: Duration) -> Self {
-        Self::new(
-            Arc::new(socket),
-            Arc::default(),
-            Arc::default(),
-            Arc::clone(permit.progress()),
-            Arc::new(permit),
-            patience,
-        )
-    }
-
-    fn wrote(&self, whole: bool) {
-        self.outgoing.written(whole);
-        self.progress.wrote(whole);
+        Self::new(Arc::new(SharedSocket::new(socket, permit)), None, patience)
     }
 
     /// Passes on the result of a write, or a timeout if the client accepts nothing for too long.
@@ -97,26 +70,21 @@ impl ClientIo {
 
     /// Writes the remainder of a piece that was written past hyper, before any other output.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            let written = self.outgoing.poll_rest(cx, &self.stream);
-            if matches!(written, Poll::Ready(Ok(0))) {
-                return Poll::Ready(Ok(()));
-            }
-            if written.is_pending() {
-                self.progress.wrote(false);
-            }
+        while self.shared.has_rest() {
+            let written = self.shared.poll_rest(cx);
             ready!(self.in_time(cx, written))?;
         }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncRead for ClientIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let io = self.get_mut();
-        if io.ahead.take_into(buf) {
-            return Poll::Ready(Ok(()));
+        match &mut io.check {
+            Some(check) => check.poll_read(&io.shared, cx, buf),
+            None => io.shared.poll_read(cx, buf),
         }
-        io.stream.poll_read(cx, buf)
     }
 }
 
@@ -132,9 +100,10 @@ impl AsyncWrite for ClientIo {
     ) -> Poll<io::Result<usize>> {
         let io = self.get_mut();
         ready!(io.poll_rest(cx))?;
-        let written = io.stream.poll_write(cx, bufs);
+        let written = io.shared.socket.poll_write(cx, bufs);
         let asked: usize = bufs.iter().map(|buf| buf.len()).sum();
-        io.wrote(matches!(written, Poll::Ready(Ok(count)) if count == asked));
+        io.shared
+            .on_output(matches!(written, Poll::Ready(Ok(count)) if count == asked));
         io.in_time(cx, written)
     }
 
@@ -145,21 +114,21 @@ impl AsyncWrite for ClientIo {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let io = self.get_mut();
         ready!(io.poll_rest(cx))?;
-        let flushed = io.stream.poll_flush(cx);
-        if !io.stream.is_encrypted() {
+        let flushed = io.shared.socket.poll_flush(cx);
+        if !io.shared.socket.is_encrypted() {
             // Nothing to flush does not mean that no output is pending.
             return flushed;
         }
-        io.wrote(flushed.is_ready());
+        io.shared.on_output(flushed.is_ready());
         io.in_time(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.progress.refusal().is_some() {
+        if self.shared.progress().refusal().is_some() {
             // The connection's task still has an error to write, and closes the socket after it.
             return Poll::Ready(Ok(()));
         }
-        self.stream.poll_shutdown(cx)
+        self.shared.socket.poll_shutdown(cx)
     }
 }
 

@@ -1,6 +1,26 @@
 //! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
+//!
+//! ```text
+//!                             +-- ClientIo, FramingCheck <-> hyper <-> handle   requests and responses
+//!                             |                                |
+//! client <-> SharedSocket <---+-- FastPath <--------------- Answers             pieces of a stream
+//!                             +-- poll_pipelined                                bytes that hyper does not read yet
+//!                             +-- ConnectionEvents <------- Progress, Phase     timeouts, disconnect, eviction, drain
+//! ```
+//!
+//! **Reads.** hyper reads through [`ClientIo`], whose [`FramingCheck`] rejects ambiguous bytes. While a request is
+//! unanswered, [`poll_pipelined`] reads ahead what hyper leaves unread.
+//!
+//! **Writes.** hyper writes through [`ClientIo`]. Between the head and the end of a stream, [`FastPath`] writes the
+//! pieces. [`Answers`] has the bodies; hyper and the fast path poll a body in turn.
+//!
+//! **Ends.** hyper ends the connection at the end of the input and on errors, also if the client accepts no output.
+//! [`ConnectionEvents`] and [`poll_pipelined`] end it for other reasons. A response that is not read ends alone.
+//!
+//! **Shared.** [`SharedSocket`] lives until the socket closes, in a tunnel too, and has the connection's permit.
+//! [`Answers`] lives as long as the responses. `Progress` knows the open requests and the idle time; the requests and
+//! the port's limit share it. The connection's task owns everything else.
 
-use std::any::Any;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -19,20 +39,19 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tracing::debug;
 
-use super::Phase;
-use super::checked::Checked;
+use super::answers::{Answers, Carrier};
+use super::check::FramingCheck;
 use super::client_io::{self, ClientIo};
 use super::connections::ConnectionPermit;
-use super::events::{ConnectionEvent, ConnectionEvents, Times, Watched};
-use super::fast_path::{FastPath, Outgoing};
-use super::frame_owner::Carrier;
-use super::progress::Progress;
-use super::read_ahead::{ConnectionReader, ReadAhead};
+use super::events::{ConnectionEnd, ConnectionEvent, ConnectionEvents, Phase, Times, poll_pipelined};
+use super::fast_path::FastPath;
+use super::progress::OpenRequest;
+use super::shared_socket::SharedSocket;
 use super::socket::{Socket, Tcp};
-use super::stalled::Answers;
 use protocol::error::ApiError;
 use state::State;
 use tailroute_http::body::{Body, BodyError};
+use tailroute_http::unread::Unread;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.
@@ -104,31 +123,31 @@ impl ConnectionServer {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "cannot set TCP_NODELAY");
         }
-        let progress = Arc::clone(permit.progress());
         let opened = tokio::select! {
             biased;
             opened = open(&self.state, stream) => opened,
-            () = progress.evicted() => None,
+            () = permit.progress().evicted() => None,
         };
-        let Some(stream) = opened else {
+        let Some(socket) = opened else {
             return;
         };
-        let (stream, permit) = (Arc::new(stream), Arc::new(permit));
-        let ended = self.converse(&stream, handle, &permit, phase).await;
+        let shared = Arc::new(SharedSocket::new(socket, permit));
+        let (socket, progress) = (&shared.socket, shared.progress());
+        let ended = self.converse(&shared, handle, phase).await;
         if matches!(ended, ConnectionEnd::Dropped) || progress.is_upgraded() {
             // The socket now belongs to the tunnel.
             return;
         }
         let closing = async {
             match progress.refusal() {
-                Some(error) => client_io::say(&stream, error).await,
+                Some(error) => client_io::say(socket, error).await,
                 None if ended == ConnectionEnd::TimedOut && !progress.is_http2() => {
                     let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
-                    client_io::say(&stream, &error).await;
+                    client_io::say(socket, &error).await;
                 }
                 None => {}
             }
-            client_io::close(&stream).await;
+            client_io::close(socket).await;
         };
         tokio::select! {
             () = closing => {}
@@ -150,51 +169,26 @@ impl ConnectionServer {
     /// waits for connections, not for clients that are slow to close.
     async fn converse<H, F>(
         &self,
-        stream: &Arc<Socket>,
+        shared: &Arc<SharedSocket>,
         handle: H,
-        permit: &Arc<ConnectionPermit>,
         phase: watch::Receiver<Phase>,
     ) -> ConnectionEnd
     where
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let (times, patience) = (self.times(), self.state.routing.live().limits.idle_timeout);
-        let progress = permit.progress();
-        let permit: Arc<dyn Any + Send + Sync> = Arc::<ConnectionPermit>::clone(permit);
+        let patience = self.state.routing.live().limits.idle_timeout;
         let answers = Arc::new(Answers::new(patience));
-        let outgoing = Arc::new(Outgoing::default());
-        let ahead = Arc::new(ReadAhead::default());
-        let socket = ClientIo::new(
-            Arc::clone(stream),
-            Arc::clone(&outgoing),
-            Arc::clone(&ahead),
-            Arc::clone(progress),
-            permit,
-            patience,
-        );
-        let io = Checked::new(socket, Arc::clone(progress), self.max_head, self.state.unread());
-        let fast_path = FastPath::new(Arc::clone(stream), outgoing, Arc::clone(&answers));
-        let reader = ConnectionReader {
-            socket: Arc::clone(stream),
-            progress: Arc::clone(progress),
-            ahead,
-            room: self.state.unread(),
-        };
-        let watched = Watched {
-            socket: Arc::clone(stream),
-            answers: Arc::clone(&answers),
-            progress: Arc::clone(progress),
-            phase,
-        };
+        let check = FramingCheck::new(self.max_head, self.state.unread());
+        let io = ClientIo::new(Arc::clone(shared), Some(check), patience);
         let service = service_fn(|request: Request<Incoming>| {
-            let (state, progress, answers) = (self.state.clone(), progress.clone(), answers.clone());
-            let open = progress.request_began();
+            let (state, answers) = (Arc::clone(&self.state), Arc::clone(&answers));
+            let open = shared.progress().request_began();
             let (version, carrier) = (request.version(), Carrier::of(&request));
             let responding = handle(request);
             async move {
                 let mut response = responding.await;
-                sent_as(&state, version, &progress, &mut response);
+                sent_as(&state, version, &open, &mut response);
                 Ok::<_, Infallible>(answers.send(response, carrier, open))
             }
         });
@@ -202,20 +196,15 @@ impl ConnectionServer {
             .server
             .serve_connection_with_upgrades(TokioIo::new(io), service);
         let connection = pin!(connection.into_owned());
-        until_it_ends(
-            connection,
-            fast_path,
-            reader,
-            ConnectionEvents::new(watched, times),
-            progress,
-        )
-        .await
+        let fast_path = FastPath::new(shared, &answers);
+        let events = ConnectionEvents::new(shared, &answers, phase, self.times());
+        until_it_ends(connection, fast_path, events, shared, self.state.unread()).await
     }
 }
 
-fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut Response<Body>) {
+fn sent_as(state: &State, version: Version, open: &OpenRequest, response: &mut Response<Body>) {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        progress.upgrade();
+        open.connection().upgrade();
     } else if state.operations.is_draining() && version <= Version::HTTP_11 {
         // The client's next request then goes elsewhere, not to a connection about to close.
         response
@@ -224,29 +213,12 @@ fn sent_as(state: &State, version: Version, progress: &Progress, response: &mut 
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConnectionEnd {
-    /// The connection ended normally, was idle for too long, or was broken by the client.
-    Served,
-    /// A head was not complete in time.
-    TimedOut,
-    /// The connection is closed at once: the client has disconnected, its resources are needed, or the router cuts it.
-    Dropped,
-}
-
-#[derive(Debug)]
-enum Happened {
-    /// hyper has ended the connection.
-    Over(Result<(), BodyError>),
-    Besides(ConnectionEvent),
-}
-
 async fn until_it_ends<C>(
     mut connection: Pin<&mut C>,
-    mut fast_path: FastPath,
-    mut reader: ConnectionReader,
-    mut events: ConnectionEvents,
-    progress: &Progress,
+    mut fast_path: FastPath<'_>,
+    mut events: ConnectionEvents<'_>,
+    shared: &SharedSocket,
+    mut room: Unread,
 ) -> ConnectionEnd
 where
     C: GracefulConnection<Error = BodyError>,
@@ -254,37 +226,27 @@ where
     loop {
         let mut event = pin!(events.next());
         let serving = poll_fn(|cx| {
-            fast_path.poll(cx, |cx| match connection.as_mut().poll(cx) {
-                Poll::Ready(over) => Poll::Ready(Happened::Over(over)),
-                // hyper has answered what it could; the remaining requests are from a client that has disconnected.
-                Poll::Pending if progress.is_abandoned() => {
-                    Poll::Ready(Happened::Besides(ConnectionEvent::ClientLeft))
+            fast_path.poll(cx, |cx| {
+                if let Poll::Ready(served) = connection.as_mut().poll(cx) {
+                    if let Err(error) = served {
+                        debug!(%error, "connection ended");
+                    }
+                    return Poll::Ready(ConnectionEvent::Ends(ConnectionEnd::Served));
                 }
-                Poll::Pending => match reader.poll(cx) {
-                    Poll::Ready(event) => Poll::Ready(Happened::Besides(event)),
-                    Poll::Pending => event.as_mut().poll(cx).map(Happened::Besides),
-                },
+                if shared.progress().is_abandoned() {
+                    // hyper has answered what it could; the remaining requests are from a client that has disconnected.
+                    return Poll::Ready(ConnectionEvent::Ends(ConnectionEnd::Dropped));
+                }
+                match poll_pipelined(shared, &mut room, cx) {
+                    Poll::Pending => event.as_mut().poll(cx),
+                    ends => ends,
+                }
             })
         });
         match serving.await {
-            Happened::Over(over) => {
-                if let Err(error) = over {
-                    debug!(%error, "connection ended");
-                }
-                return ConnectionEnd::Served;
-            }
-            Happened::Besides(ConnectionEvent::Idle) => return ConnectionEnd::Served,
-            Happened::Besides(ConnectionEvent::HeadIsDue) => return ConnectionEnd::TimedOut,
-            Happened::Besides(
-                ConnectionEvent::Ended
-                | ConnectionEvent::Evicted
-                | ConnectionEvent::ClientLeft
-                | ConnectionEvent::PipelinesTooMuch,
-            ) => {
-                return ConnectionEnd::Dropped;
-            }
-            Happened::Besides(ConnectionEvent::Cut) => break,
-            Happened::Besides(ConnectionEvent::MayEnd) => connection.as_mut().graceful_shutdown(),
+            ConnectionEvent::Ends(end) => return end,
+            ConnectionEvent::Cut => break,
+            ConnectionEvent::MayEnd => connection.as_mut().graceful_shutdown(),
         }
         fast_path.wake();
     }
@@ -302,15 +264,10 @@ async fn open(state: &State, stream: TcpStream) -> Option<Socket> {
     };
     let shaking_hands = acceptor.accept(Tcp::new(stream));
     match tokio::time::timeout(state.config.limits.header_timeout, shaking_hands).await {
-        Ok(Ok(stream)) => Some(Socket::encrypted(stream)),
-        Ok(Err(error)) => {
-            debug!(%error, "no TLS");
-            state.routing.metrics.no_tls();
-            None
-        }
-        Err(_) => {
-            state.routing.metrics.no_tls();
-            None
-        }
+        Ok(Ok(stream)) => return Some(Socket::encrypted(stream)),
+        Ok(Err(error)) => debug!(%error, "no TLS"),
+        Err(_) => {}
     }
+    state.routing.metrics.no_tls();
+    None
 }

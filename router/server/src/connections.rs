@@ -38,7 +38,7 @@ pub struct ConnectionPermit {
     connections: Arc<Connections>,
     number: u64,
     progress: Arc<Progress>,
-    permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl ConnectionPermit {
@@ -51,7 +51,6 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.connections.open.lock().remove(&self.number);
-        self.permit = None;
     }
 }
 
@@ -105,7 +104,7 @@ impl Connections {
             connections: Arc::clone(self),
             number,
             progress,
-            permit: Some(permit),
+            _permit: permit,
         }
     }
 

@@ -8,21 +8,20 @@
 //! once: if other connections ran first, the processor's caches would lose the body.
 //!
 //! Everything but a plain piece that the socket accepts at once is left to hyper: the last piece, trailers, an error,
-//! and a client that reads more slowly than its response arrives ([`Outgoing`]).
+//! and the remainder of a piece for a client that reads more slowly than its response arrives
+//! ([`SharedSocket::write_piece`]).
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 use tokio::task::coop;
 use tokio::time::Instant;
 
-use super::frame_owner::{FrameOwner, Held};
-use super::socket::Socket;
-use super::stalled::Answers;
+use super::answers::{Answers, FrameOwner, SharedBody};
+use super::shared_socket::SharedSocket;
 use tailroute_http::body::BodyPiece;
 use tailroute_http::rare_waker::RareWaker;
 
@@ -37,64 +36,18 @@ thread_local! {
     static CHUNK: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Output state shared by a connection's two writers, hyper and [`FastPath`].
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    /// Whether the kernel has not accepted all of hyper's output.
-    held_back: AtomicBool,
-    has_rest: AtomicBool,
-    /// Remainder of a piece that the kernel has not accepted, to be written before any output of hyper.
-    rest: Mutex<Vec<u8>>,
-}
-
-impl Outgoing {
-    /// Records whether hyper's latest write was accepted completely.
-    pub(super) fn written(&self, whole: bool) {
-        self.held_back.store(!whole, Ordering::Relaxed);
-    }
-
-    fn is_held_back(&self) -> bool {
-        self.held_back.load(Ordering::Relaxed) || self.has_rest.load(Ordering::Relaxed)
-    }
-
-    fn hold_rest(&self, rest: &[u8]) {
-        self.rest.lock().extend_from_slice(rest);
-        self.has_rest.store(true, Ordering::Relaxed);
-    }
-
-    /// Writes the remainder of a piece. Returns the number of bytes written; 0 if nothing remains.
-    pub(super) fn poll_rest(&self, cx: &mut Context<'_>, socket: &Socket) -> Poll<io::Result<usize>> {
-        if !self.has_rest.load(Ordering::Relaxed) {
-            return Poll::Ready(Ok(0));
-        }
-        let mut rest = self.rest.lock();
-        let written = ready!(socket.poll_write(cx, &[io::IoSlice::new(&rest)]))?;
-        if written == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        rest.drain(..written);
-        if rest.is_empty() {
-            self.has_rest.store(false, Ordering::Relaxed);
-            *rest = Vec::new();
-        }
-        Poll::Ready(Ok(written))
-    }
-}
-
 #[derive(Debug)]
-pub(super) struct FastPath {
-    socket: Arc<Socket>,
-    outgoing: Arc<Outgoing>,
-    answers: Arc<Answers>,
+pub(super) struct FastPath<'a> {
+    shared: &'a SharedSocket,
+    answers: &'a Answers,
     waker: RareWaker,
-    flowing: Option<Arc<Mutex<Held>>>,
+    flowing: Option<Arc<Mutex<SharedBody>>>,
 }
 
-impl FastPath {
-    pub(super) fn new(socket: Arc<Socket>, outgoing: Arc<Outgoing>, answers: Arc<Answers>) -> Self {
+impl<'a> FastPath<'a> {
+    pub(super) fn new(shared: &'a SharedSocket, answers: &'a Answers) -> Self {
         Self {
-            socket,
-            outgoing,
+            shared,
             answers,
             waker: RareWaker::default(),
             flowing: None,
@@ -138,8 +91,8 @@ impl FastPath {
     /// Takes over the response that hyper waits for, if no output is pending. Called after each poll of hyper.
     fn begin(&mut self) {
         // Bodies that hyper has finished are dropped with the value: their data is written or buffered in hyper.
-        if let Some(answer) = self.answers.take_handed().offer
-            && !self.outgoing.is_held_back()
+        if let Some(answer) = self.answers.take_results().offer
+            && !self.shared.is_held_back()
         {
             answer.lock().owner = FrameOwner::FastPath;
             self.flowing = Some(answer);
@@ -151,9 +104,9 @@ impl FastPath {
         let Some(answer) = &self.flowing else {
             return false;
         };
-        let (mut held, mut chunk) = (answer.lock(), CHUNK.take());
+        let (mut response, mut chunk) = (answer.lock(), CHUNK.take());
         let left = loop {
-            let Some(body) = &mut held.body else {
+            let Some(body) = &mut response.body else {
                 break Some(FrameOwner::Offered);
             };
             // A body that needs no socket would otherwise never yield the task.
@@ -172,7 +125,7 @@ impl FastPath {
             match self.write(cx, &mut chunk) {
                 Ok(true) => {}
                 Ok(false) => {
-                    held.handed_out = Some(Instant::now());
+                    response.taken_at = Some(Instant::now());
                     break Some(FrameOwner::Offered);
                 }
                 Err(error) => break Some(FrameOwner::Left(Some(Err(error.into())))),
@@ -181,7 +134,7 @@ impl FastPath {
         CHUNK.set(chunk);
         let flows = left.is_none();
         if let Some(owner) = left {
-            held.owner = owner;
+            response.owner = owner;
         }
         flows
     }
@@ -195,24 +148,7 @@ impl FastPath {
         }
         let begin = put_size(&mut chunk[..SIZE_BYTES], bytes);
         chunk.extend_from_slice(b"\r\n");
-        let chunk = &chunk[begin..];
-        match self.socket.poll_write(cx, &[io::IoSlice::new(chunk)]) {
-            Poll::Ready(written) => {
-                let written = written?;
-                if written < chunk.len() {
-                    self.outgoing.hold_rest(&chunk[written..]);
-                    return Ok(false);
-                }
-            }
-            Poll::Pending => {
-                self.outgoing.hold_rest(chunk);
-                return Ok(false);
-            }
-        }
-        match self.socket.poll_flush(cx) {
-            Poll::Ready(flushed) => flushed.map(|()| true),
-            Poll::Pending => Ok(false),
-        }
+        self.shared.write_piece(cx, &chunk[begin..])
     }
 }
 

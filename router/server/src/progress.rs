@@ -13,13 +13,11 @@ use tokio::time::Instant;
 use protocol::error::ApiError;
 
 /// State of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Progress {
-    began: Instant,
-    any_request: AtomicBool,
+    began: Began,
     used: AtomicBool,
     http2: AtomicBool,
-    unwritten: AtomicBool,
     upgraded: AtomicBool,
     /// Number of requests whose responses are incomplete.
     open: AtomicUsize,
@@ -43,35 +41,24 @@ pub struct Progress {
     is_evicted: AtomicBool,
 }
 
-impl Default for Progress {
+#[derive(Debug)]
+struct Began(Instant);
+
+impl Default for Began {
     fn default() -> Self {
-        Self {
-            began: Instant::now(),
-            any_request: AtomicBool::default(),
-            used: AtomicBool::default(),
-            http2: AtomicBool::default(),
-            unwritten: AtomicBool::default(),
-            upgraded: AtomicBool::default(),
-            open: AtomicUsize::default(),
-            begun: AtomicU64::default(),
-            complete: AtomicU64::default(),
-            has_more: AtomicBool::default(),
-            idle_since_ms: AtomicU64::default(),
-            client_closed: AtomicBool::default(),
-            head: AtomicU64::default(),
-            head_since_ms: AtomicU64::default(),
-            head_begins: Notify::default(),
-            refusal: OnceLock::default(),
-            reader: Mutex::default(),
-            gives_way: Notify::default(),
-            is_evicted: AtomicBool::default(),
-        }
+        Self(Instant::now())
     }
 }
 
 /// An open request. Dropping it marks its response as complete.
 #[derive(Debug)]
 pub struct OpenRequest(Arc<Progress>);
+
+impl OpenRequest {
+    pub(super) fn connection(&self) -> &Progress {
+        &self.0
+    }
+}
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
@@ -87,7 +74,6 @@ impl Progress {
     pub fn request_began(self: &Arc<Self>) -> OpenRequest {
         self.open.fetch_add(1, Ordering::AcqRel);
         self.begun.fetch_add(1, Ordering::Relaxed);
-        self.any_request.store(true, Ordering::Relaxed);
         self.used.store(true, Ordering::Relaxed);
         OpenRequest(Arc::clone(self))
     }
@@ -104,11 +90,6 @@ impl Progress {
         let begun = self.begun.load(Ordering::Relaxed);
         let holds_more = complete > begun || (complete == begun && self.has_more.load(Ordering::Relaxed));
         (holds_more || self.refusal().is_some()) && self.is_open() && !self.is_http2() && !self.is_upgraded()
-    }
-
-    /// Returns whether any request has begun.
-    pub fn any_request(&self) -> bool {
-        self.any_request.load(Ordering::Relaxed)
     }
 
     /// Returns whether a request began since the last call.
@@ -183,27 +164,19 @@ impl Progress {
         self.upgraded.load(Ordering::Acquire)
     }
 
-    /// Records whether the socket has accepted all output.
-    pub fn wrote(&self, all: bool) {
-        self.unwritten.store(!all, Ordering::Relaxed);
-        if all {
-            self.wake_reader();
-        }
-    }
-
-    /// Returns whether every request is answered and every response written.
-    pub fn is_answered(&self) -> bool {
-        !self.is_open() && !self.unwritten.load(Ordering::Relaxed)
-    }
-
     /// Records that the client has closed its side.
-    pub fn client_closed(&self) {
+    pub fn on_client_closed(&self) {
         self.client_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the client has closed its side.
+    pub fn is_client_closed(&self) -> bool {
+        self.client_closed.load(Ordering::Relaxed)
     }
 
     /// Returns whether the client has closed its side with a request open. Further work on the connection is useless.
     pub fn is_abandoned(&self) -> bool {
-        self.client_closed.load(Ordering::Relaxed) && self.is_open()
+        self.is_client_closed() && self.is_open()
     }
 
     /// Records the error that the connection ends with, after which nothing more is read. Only the first one counts.
@@ -222,14 +195,18 @@ impl Progress {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.began.0.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn since(&self, at_ms: u64) -> Duration {
-        self.began.elapsed().saturating_sub(Duration::from_millis(at_ms))
+        self.began
+            .0
+            .elapsed()
+            .saturating_sub(Duration::from_millis(at_ms))
     }
 
-    fn wake_reader(&self) {
+    /// Wakes the reader that waits for the end of the responses, once an error was recorded.
+    pub(super) fn wake_reader(&self) {
         if self.refusal.get().is_some() {
             let reader = self.reader.lock().take();
             if let Some(reader) = reader {
@@ -360,7 +337,7 @@ mod tests {
     #[test]
     fn a_client_that_closed_its_side_abandons_its_open_requests() {
         let progress = Arc::new(Progress::default());
-        progress.client_closed();
+        progress.on_client_closed();
         assert!(!progress.is_abandoned());
         let request = progress.request_began();
         assert!(progress.is_abandoned());

@@ -49,7 +49,7 @@ impl Socket {
         matches!(self.0, SocketKind::Encrypted(_))
     }
 
-    fn tcp(&self) -> &TcpStream {
+    pub(super) fn tcp(&self) -> &TcpStream {
         match &self.0 {
             SocketKind::Plain(stream) => stream,
             SocketKind::Encrypted(encrypted) => &encrypted.tcp.0,

@@ -12,13 +12,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::answers::Carrier;
 use crate::client_io::ClientIo;
-use crate::frame_owner::Carrier;
-use crate::progress::Progress;
 use tailroute_http::body::{self, Body, BodyError};
 
 /// A piece of a response, or the error that ends it early.
@@ -31,31 +30,21 @@ fn data(piece: impl Into<Bytes>) -> Piece {
 /// Returns a connection that answers each request with the next of these bodies, and the number of times that hyper
 /// polled it.
 async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
+    let (client, shared) = SharedSocket::pair().await;
     let polls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&polls);
     // A small buffer, so that writes are sometimes accepted only partly.
-    socket2::SockRef::from(&stream)
+    socket2::SockRef::from(shared.socket.tcp())
         .set_send_buffer_size(8 * 1024)
         .unwrap();
     socket2::SockRef::from(&client)
         .set_recv_buffer_size(16 * 1024)
         .unwrap();
     tokio::spawn(async move {
-        let (socket, outgoing) = (Arc::new(Socket::plain(stream)), Arc::new(Outgoing::default()));
         let answers = Arc::new(Answers::new(Duration::from_secs(60)));
-        let progress = Arc::new(Progress::default());
-        let io = ClientIo::new(
-            Arc::clone(&socket),
-            Arc::clone(&outgoing),
-            Arc::default(),
-            Arc::clone(&progress),
-            Arc::new(()),
-            Duration::from_secs(60),
-        );
-        let mut fast_path = FastPath::new(socket, outgoing, Arc::clone(&answers));
+        let io = ClientIo::new(Arc::clone(&shared), None, Duration::from_secs(60));
+        let mut fast_path = FastPath::new(&shared, &answers);
+        let (sending, progress) = (Arc::clone(&answers), Arc::clone(shared.progress()));
         let (mut builder, next) = (
             Builder::new(TokioExecutor::new()),
             Arc::new(Mutex::new(move || answers_to_give.try_recv().unwrap())),
@@ -64,7 +53,7 @@ async fn served(mut answers_to_give: mpsc::Receiver<Body>) -> (TcpStream, Arc<At
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let answer = Response::new(next.lock()());
             let carrier = Carrier::of(&request);
-            let answer = answers.send(answer, carrier, progress.request_began());
+            let answer = Arc::clone(&sending).send(answer, carrier, progress.request_began());
             async { Ok::<_, std::convert::Infallible>(answer) }
         });
         let mut connection = std::pin::pin!(
@@ -313,15 +302,11 @@ async fn a_response_is_written_before_its_body_is_dropped() {
 
 #[tokio::test]
 async fn hyper_is_repolled_at_once_up_to_a_limit() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (_client, shared) = SharedSocket::pair().await;
     // How often hyper can go on, and how often it is polled in the connection's first turn.
     for (goes_on, expected) in [(0, 1), (3, 4), (1000, MOST_POLLS)] {
-        let answers = Arc::new(Answers::new(Duration::from_secs(60)));
-        let socket = Arc::new(Socket::plain(
-            TcpStream::connect(stream.peer_addr().unwrap()).await.unwrap(),
-        ));
-        let mut fast_path = FastPath::new(socket, Arc::default(), answers);
+        let answers = Answers::new(Duration::from_secs(60));
+        let mut fast_path = FastPath::new(&shared, &answers);
         let mut polls = 0;
         let mut hyper = std::pin::pin!(std::future::poll_fn(|cx| {
             if polls < goes_on {

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -10,10 +11,11 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::checked::Checked;
-use super::super::progress::Progress;
 use super::lines::{MAX_FIELDS, MAX_NAME_BYTES, MAX_TARGET_BYTES};
 use super::*;
+use crate::check::FramingCheck;
+use crate::client_io::{self, ClientIo};
+use crate::shared_socket::SharedSocket;
 use tailroute_http::unread::Unread;
 
 const HOST: &str = "host: h\r\n";
@@ -317,9 +319,9 @@ proptest! {
 /// Feeds hyper a stream that passes the guard. Returns the requests and the statuses of its responses.
 async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u16>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let progress = Arc::new(Progress::default());
+    let (mut client, shared) = SharedSocket::pair().await;
     let service = {
-        let (seen, progress) = (Arc::clone(&seen), Arc::clone(&progress));
+        let (seen, progress) = (Arc::clone(&seen), Arc::clone(shared.progress()));
         service_fn(move |request: hyper::Request<Incoming>| {
             let (seen, open) = (Arc::clone(&seen), progress.request_began());
             async move {
@@ -333,9 +335,8 @@ async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u
             }
         })
     };
-    let (mut client, server) = tokio::io::duplex(1 << 16);
-    let room = Unread::new(Arc::default(), usize::MAX);
-    let io = Checked::new(server, Arc::clone(&progress), 1 << 16, room);
+    let check = FramingCheck::new(1 << 16, Unread::new(Arc::default(), usize::MAX));
+    let io = ClientIo::new(Arc::clone(&shared), Some(check), Duration::from_secs(60));
     let mut builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
     // The end of the bytes does not mean that the client has disconnected.
     builder.http1().half_close(true);
@@ -354,6 +355,7 @@ async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u
     let (_, ()) = tokio::join!(
         async {
             let _ = builder.serve_connection(TokioIo::new(io), service).await;
+            client_io::close(&shared.socket).await;
         },
         writing
     );
