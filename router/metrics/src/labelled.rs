@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -15,11 +15,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
+use rustc_hash::FxBuildHasher;
 
 use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
 use protocol::names;
 use telemetry::context::TraceId;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub type Counter = counter::Counter;
 pub(super) type RealCounter = counter::Counter<f64, AtomicU64>;
@@ -160,24 +160,6 @@ impl EncodeLabelSet for TraceLabel {
     }
 }
 
-/// Hashes a hash to itself.
-#[derive(Default)]
-struct Itself(u64);
-
-impl Hasher for Itself {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
 /// A metric by its label values.
 #[derive(Debug)]
 pub struct Labelled<M> {
@@ -205,7 +187,7 @@ type LabelledSeries<M> = (Box<[Box<str>]>, M);
 #[derive(Debug)]
 struct Series<M> {
     /// Series by the hash of the requested values.
-    asked: HashMap<u64, LabelledSeries<M>, BuildHasherDefault<Itself>>,
+    asked: HashMap<u64, LabelledSeries<M>, FxBuildHasher>,
     /// Exposed series, in the order of the page.
     shown: BTreeMap<Vec<String>, M>,
     /// Values seen so far of each label with open values.
@@ -386,9 +368,7 @@ fn own(
 }
 
 fn hash(values: &[&str]) -> u64 {
-    values
-        .iter()
-        .fold(0, |hash, value| xxh3_64_with_seed(value.as_bytes(), hash))
+    FxBuildHasher.hash_one(values)
 }
 
 impl<M: Made> EncodeMetric for Labelled<M> {

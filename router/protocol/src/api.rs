@@ -9,6 +9,7 @@ pub(crate) mod openai_chat;
 pub mod responses;
 mod sglang;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -16,6 +17,12 @@ use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
 use crate::watch::Watch;
+
+/// Deserializes a response or an event; `None` if it is not of this type. Text that is not UTF-8 is not JSON (RFC 8259,
+/// section 8.1): it is checked once, which is cheaper than a check of each string.
+fn parsed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
+    serde_json::from_str(std::str::from_utf8(json).ok()?).ok()
+}
 
 /// Facts about an endpoint.
 #[derive(Debug)]

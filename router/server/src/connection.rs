@@ -25,7 +25,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
@@ -51,6 +51,7 @@ use super::socket::{Socket, Tcp};
 use protocol::error::ApiError;
 use state::State;
 use tailroute_http::body::{Body, BodyError};
+use tailroute_http::rare_waker::RareWaker;
 use tailroute_http::unread::Unread;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
@@ -225,6 +226,7 @@ where
 {
     loop {
         let mut event = pin!(events.next());
+        let mut waker = RareWaker::default();
         let serving = poll_fn(|cx| {
             fast_path.poll(cx, |cx| {
                 if let Poll::Ready(served) = connection.as_mut().poll(cx) {
@@ -238,8 +240,10 @@ where
                     return Poll::Ready(ConnectionEvent::Ends(ConnectionEnd::Dropped));
                 }
                 match poll_pipelined(shared, &mut room, cx) {
-                    Poll::Pending => event.as_mut().poll(cx),
-                    ends => ends,
+                    Poll::Pending if waker.was_woken(cx) => {
+                        event.as_mut().poll(&mut Context::from_waker(waker.waker()))
+                    }
+                    polled => polled,
                 }
             })
         });

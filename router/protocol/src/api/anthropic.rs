@@ -9,7 +9,7 @@ use policy::estimate::Finish;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{EndpointFacts, Family, GenAiOperation, Work};
+use super::{EndpointFacts, Family, GenAiOperation, Work, parsed};
 use crate::error::ApiError;
 use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
@@ -150,7 +150,7 @@ impl MessagesUsage {
 }
 
 pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(event) = serde_json::from_slice::<MessagesEvent<'_>>(json) else {
+    let Some(event) = parsed::<MessagesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::{EndpointFacts, GenAiOperation, Work};
+use super::{EndpointFacts, GenAiOperation, Work, parsed};
 use crate::error::ApiError;
 use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
@@ -61,7 +61,7 @@ pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnM
         reply(piece);
         return;
     }
-    let Ok(event) = serde_json::from_slice::<CompletionEvent<'_>>(json) else {
+    let Some(event) = parsed::<CompletionEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };

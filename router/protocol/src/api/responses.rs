@@ -8,7 +8,7 @@ use policy::fingerprint::{Field, Pieces};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{EndpointFacts, GenAiOperation, Work};
+use super::{EndpointFacts, GenAiOperation, Work, parsed};
 use crate::fingerprint::{Draft, Hashed, message};
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
@@ -120,7 +120,7 @@ pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnM
 }
 
 fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(event) = serde_json::from_slice::<ResponsesEvent<'_>>(json) else {
+    let Some(event) = parsed::<ResponsesEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };
@@ -152,7 +152,7 @@ fn event(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
 }
 
 fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
-    let Ok(response) = serde_json::from_slice::<ResponseObject<'_>>(json) else {
+    let Some(response) = parsed::<ResponseObject<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };

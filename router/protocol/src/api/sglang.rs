@@ -6,7 +6,7 @@
 use policy::estimate::Finish;
 use serde::Deserialize;
 
-use super::{EndpointFacts, GenAiOperation, NestedBounds, Work};
+use super::{EndpointFacts, GenAiOperation, NestedBounds, Work, parsed};
 use crate::fingerprint::Draft;
 use crate::json::{Malformed, Scanner};
 use crate::reply::Piece;
@@ -77,7 +77,7 @@ pub(super) fn read_response(watch: &mut Watch, json: &[u8], reply: &mut impl FnM
         watch.saw_token();
         return;
     }
-    let Ok(event) = serde_json::from_slice::<GenerateEvent<'_>>(json) else {
+    let Some(event) = parsed::<GenerateEvent<'_>>(json) else {
         reply(Piece::Unrepeated);
         return;
     };
