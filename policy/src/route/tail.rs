@@ -15,10 +15,10 @@
 //!
 //! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, beside the
 //! other conversations there. λ_w, the rate of turns routed to w, measures how often those return, and C_w
-//! ([`crate::estimate::ConversationCounts`]) how many may. Both are counted where turns are sent, so they need no
-//! estimate of cache contents. The term is a tie-break between nearly equal workers, never a reason to leave a prefix:
-//! agents that start one by one on an idle fleet would otherwise be distributed unevenly. C_w/C̄ stays within
-//! [`UNEVEN`] of 1.
+//! ([`crate::estimate::ConversationCounts`]) how many may. Both are counted, the turns where they are sent and the
+//! conversations at first tokens, so they need no estimate of cache contents. The term is a tie-break between nearly
+//! equal workers, never a reason to leave a prefix: agents that start one by one on an idle fleet would otherwise be
+//! distributed unevenly. C_w/C̄ stays within [`UNEVEN`] of 1.
 //!
 //! ρ̄ and S̄ are the fleet's: a per-worker factor on a cost that is the same everywhere sends the longest prompts away
 //! from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.

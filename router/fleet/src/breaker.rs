@@ -4,9 +4,9 @@
 //! `/health` for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at
 //! least [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that
 //! an engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the
-//! breaker opens for twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]).
-//! Rejected: a count of consecutive failures alone, since one success in ten would keep a worker of which nine in ten
-//! fail; and a share alone, since it would open on the first failure.
+//! breaker opens for twice as long, unless the others fail as well; if it succeeds, it closes, and the worker starts
+//! slowly ([`super::rotation`]). Rejected: a count of consecutive failures alone, since one success in ten would keep a
+//! worker of which nine in ten fail; and a share alone, since it would open on the first failure.
 //!
 //! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
 //! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
@@ -231,7 +231,7 @@ impl Breaker {
     }
 
     /// Opens the breaker, if its failures are enough and significantly more than those of the other workers. A failed
-    /// trial opens it again, unless most requests fail on the others too. Returns whether it has opened.
+    /// trial opens it again, unless the others' failed share reaches [`Settings::share`]. Returns whether it has opened.
     pub fn open_unless_alike(&mut self, now: Millis, others: Outcomes) -> bool {
         let is_trial = matches!(self.state, CircuitState::HalfOpen { .. });
         let opens = if is_trial {

@@ -133,13 +133,13 @@ pub struct Watch {
     pub(crate) text: String,
     /// Whether a token has passed.
     pub first_token: bool,
-    /// Number of stream events before the first token, without pings.
+    /// Number of stream events up to the one with the first token, without pings.
     early_events: u64,
     /// Number of events with tokens; a whole response counts as one.
     pub token_events: u64,
     /// Amounts of the response that have passed.
     pub passed: Passed,
-    /// Whether the response declared itself complete.
+    /// Whether the response is complete: a parsed stream declared so, any other response ended cleanly.
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
@@ -197,7 +197,7 @@ impl Watch {
         }
     }
 
-    /// Limits the buffer to this room. A response beyond it passes unread.
+    /// Limits the buffer to this room. Beyond it, a whole response passes unread; of a stream, only the current line does.
     #[must_use]
     pub fn within(mut self, room: Unread) -> Self {
         self.room = Some(room);

@@ -1,4 +1,4 @@
-//! What reaches workers and clients.
+//! TLS, the HTTP client and the memory for bytes in transit.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -15,10 +15,11 @@ use tailroute_http::via::Via;
 use crate::idle::Idle;
 use crate::pool_timer::PoolTimer;
 
-/// Most bytes of all responses that are held while they pass, besides the first part of each.
+/// Largest number of response bytes held while they pass, over all responses; the first
+/// [`UNCOUNTED_BYTES`](protocol::watch::UNCOUNTED_BYTES) of each do not count.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
 
-/// What reaches workers and clients.
+/// Resources of connections to workers and clients.
 #[derive(Debug)]
 pub struct Transport {
     pub tls: Tls,
@@ -35,7 +36,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Creates the state from the configuration. Fails if the certificates are invalid.
+    /// Creates the resources from the configuration. Fails if the certificates are invalid.
     pub fn new(config: &Config, idle: &Arc<Idle>) -> Result<Self, TlsError> {
         let tls = Tls::load(config)?;
         Ok(Self {

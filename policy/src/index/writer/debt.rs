@@ -5,14 +5,15 @@
 //! locator entries, a cache miss each, and merges of the remaining runs. Each later write does a bounded part of it.
 //!
 //! Until then the locator may lead to such a key, just after the end of its run, so it counts as absent
-//! ([`Writer::place_of`]). A run's debt is paid before it grows, splits or merges, and all debt before evictions.
+//! ([`Writer::place_of`]). A run's debt is paid before it grows, splits or merges, and all owed
+//! keys before evictions.
 
 use std::collections::VecDeque;
 
 use super::Writer;
 use crate::index::run::CHILDREN;
 
-/// Locator entries that each write removes for earlier removals: a microsecond.
+/// Locator entries that each write removes for earlier removals, which takes about a microsecond.
 const KEYS_A_WRITE: u64 = 32;
 const MERGES_A_WRITE: usize = 2;
 

@@ -1,4 +1,4 @@
-//! The audit log in memory, as it outlives a process.
+//! Saves the audit log's entries in memory for the next process, and restores them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ struct Read {
 }
 
 impl Audit {
-    /// Returns the newest entries and the next number as JSON of at most `most` bytes.
+    /// Returns the newest entries and the next number as JSON of at most `most` bytes; without room for entries, the next
+    /// number alone.
     #[must_use]
     pub fn kept(&self, most: usize) -> Vec<u8> {
         let (next, mut entries) = {

@@ -19,7 +19,6 @@ use fleet::eligibility::Eligibility;
 use fleet::facts::{Listed, Query};
 use protocol::error::ApiError;
 use protocol::names;
-use protocol::routes::Route;
 use state::Routing;
 use tailroute_http::body::{self, Body};
 
@@ -28,19 +27,19 @@ const SHOWN_CHARS: usize = 128;
 const SHOWN_MODELS: usize = 16;
 
 /// Lists the models of all ready workers, merged and sorted by name.
-pub fn list(routing: &Routing) -> Response<Body> {
+pub fn list(routing: &Routing, timer: RequestTimer) -> Response<Body> {
     let models: Vec<Value> = merged(routing).into_values().collect();
-    answer(routing, &json!({ "object": "list", "data": models }))
+    answer(routing, timer, &json!({ "object": "list", "data": models }))
 }
 
 /// Describes one model. Fails with 404 if no ready worker serves it.
-pub async fn one(routing: &Routing, name: &str) -> Result<Response<Body>, ApiError> {
+pub async fn one(routing: &Routing, timer: RequestTimer, name: &str) -> Result<Response<Body>, ApiError> {
     let mut card = merged(routing).remove(name);
     if card.is_none() && refreshed(routing).await {
         card = merged(routing).remove(name);
     }
     let card = card.ok_or_else(|| unknown(routing, name))?;
-    Ok(answer(routing, &card))
+    Ok(answer(routing, timer, &card))
 }
 
 /// Checks a model's name against the known lists. An empty name is accepted as no name. Fails with 400 if the name is
@@ -182,11 +181,7 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
     }
 }
 
-fn answer(routing: &Routing, said: &Value) -> Response<Body> {
-    let timer = RequestTimer {
-        endpoint: Route::Models.endpoint(),
-        started: routing.clock.now(),
-    };
+fn answer(routing: &Routing, timer: RequestTimer, said: &Value) -> Response<Body> {
     let mut response = Response::new(body::full(said.to_string()));
     response
         .headers_mut()

@@ -26,7 +26,7 @@ pub struct Tap {
     inner: ResponseBody,
     watchdog: Watchdog,
     failing: Failing,
-    /// Whether the whole body was handed to hyper. Learning runs when the body is dropped, which is after the write if
+    /// Whether the whole body was handed to hyper. The flight ends when the body is dropped, which is after the write if
     /// the socket accepts it (before it, over HTTP/2).
     is_over: bool,
 }

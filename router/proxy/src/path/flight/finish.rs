@@ -1,5 +1,5 @@
-//! Finishes an attempt: span, breaker, token counts, the key's charge, cache state, the decision's account, captures, the
-//! observation for the learner, and the request's metrics, in this order.
+//! Finishes an attempt: span, breaker, token counts, the key's charge, cache state, the decision's account, metrics of a
+//! complete response, captures, the observation for the learner, and the request's metrics, in this order.
 
 use std::sync::atomic::Ordering;
 

@@ -303,7 +303,7 @@ pub fn some_worker(
     let taken = free
         .iter()
         .find_map(|&at| let_through(at, conditions[at].breaker == BreakerState::Open));
-    // Every one is being probed. One of them is better than none.
+    // Every other worker has its trial request in flight. One of them is better than none.
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
