@@ -325,9 +325,9 @@ async fn relay(
     }
     let mut wanted = Wanted::default();
     if let Route::Kept(id) = route {
-        wanted.home = keeper(proxy, id, caller)?;
+        wanted.pinned_to = keeper(proxy, id, caller)?;
     }
-    if wanted.home.is_none() {
+    if wanted.pinned_to.is_none() {
         let search = named::search(&proxy.state.routing, route);
         let named = body.model(&proxy.state, search).await?;
         wanted.model = named::model(named, head.uri.query(), search)?;

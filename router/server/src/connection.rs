@@ -51,8 +51,8 @@ use super::socket::{Socket, Tcp};
 use protocol::error::ApiError;
 use state::State;
 use tailroute_http::body::{Body, BodyError};
+use tailroute_http::byte_reservation::ByteReservation;
 use tailroute_http::rare_waker::RareWaker;
-use tailroute_http::unread::Unread;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.
@@ -180,7 +180,7 @@ impl ConnectionServer {
     {
         let patience = self.state.routing.live().limits.idle_timeout;
         let answers = Arc::new(Answers::new(patience));
-        let check = FramingCheck::new(self.max_head, self.state.unread());
+        let check = FramingCheck::new(self.max_head, self.state.request_reservation());
         let io = ClientIo::new(Arc::clone(shared), Some(check), patience);
         let service = service_fn(|request: Request<Incoming>| {
             let (state, answers) = (Arc::clone(&self.state), Arc::clone(&answers));
@@ -199,7 +199,14 @@ impl ConnectionServer {
         let connection = pin!(connection.into_owned());
         let fast_path = FastPath::new(shared, &answers);
         let events = ConnectionEvents::new(shared, &answers, phase, self.times());
-        until_it_ends(connection, fast_path, events, shared, self.state.unread()).await
+        until_it_ends(
+            connection,
+            fast_path,
+            events,
+            shared,
+            self.state.request_reservation(),
+        )
+        .await
     }
 }
 
@@ -219,7 +226,7 @@ async fn until_it_ends<C>(
     mut fast_path: FastPath<'_>,
     mut events: ConnectionEvents<'_>,
     shared: &SharedSocket,
-    mut room: Unread,
+    mut room: ByteReservation,
 ) -> ConnectionEnd
 where
     C: GracefulConnection<Error = BodyError>,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use config::Config;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioTimer;
+use tailroute_http::byte_reservation::ByteReservation;
 use tailroute_http::tls::{Tls, TlsError};
-use tailroute_http::unread::Unread;
 use tailroute_http::upstream::UpstreamClient;
 use tailroute_http::via::Via;
 
@@ -51,15 +51,15 @@ impl Transport {
 
     /// Returns an empty reservation of memory for a request that is being read, within `max` bytes for all of them.
     #[must_use]
-    pub(crate) fn unread(&self, max: usize) -> Unread {
-        Unread::new(Arc::clone(&self.unread), max)
+    pub(crate) fn request_reservation(&self, max: usize) -> ByteReservation {
+        ByteReservation::new(Arc::clone(&self.unread), max)
     }
 
     /// Returns an empty reservation of memory for the part of a response that is held while it passes, within
     /// [`MAX_COPIED_BYTES`].
     #[must_use]
-    pub fn copied(&self) -> Unread {
-        Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
+    pub fn response_reservation(&self) -> ByteReservation {
+        ByteReservation::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    pub(super) fn none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.merges.is_empty()
     }
 
@@ -51,7 +51,7 @@ impl Writer {
     }
 
     pub(super) fn pay_some(&mut self) {
-        if !self.debt.none() {
+        if !self.debt.is_empty() {
             self.pay(KEYS_A_WRITE);
             self.pay_merges(MERGES_A_WRITE);
         }
@@ -66,7 +66,7 @@ impl Writer {
     }
 
     /// Pays all owed keys, when their memory is needed. Returns whether there were any.
-    pub(super) fn pay_everything(&mut self) -> bool {
+    pub(super) fn pay_all_keys(&mut self) -> bool {
         let owed = self.debt.keys;
         self.pay(owed);
         owed > 0

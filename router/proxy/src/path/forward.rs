@@ -119,9 +119,9 @@ async fn elsewhere(
     let asked = (&*turn.model, found == NotFound::Denied);
     let among = |other: &Worker| turn.may_go_to(other);
     let is_there =
-        models::is_elsewhere(&request.context.proxy.state.routing, &worker, asked, tried, among).await;
+        models::recheck_elsewhere(&request.context.proxy.state.routing, &worker, asked, tried, among).await;
     // A stored response is on one worker.
-    (is_there && turn.home.is_none()).then_some(found)
+    (is_there && turn.pinned_to.is_none()).then_some(found)
 }
 
 /// Selects an untried worker whose breaker admits the request, or one of those that do not if no other remains.
@@ -189,7 +189,7 @@ fn answered(
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(request.context.proxy.state.transport.copied())
+    .within(request.context.proxy.state.transport.response_reservation())
     .without_error_in(searched_bytes);
     let proxy = request.context.proxy;
     mark(

@@ -3,7 +3,7 @@
 //! A name that no list has may have been loaded since the lists were read. Such a request makes the router read them
 //! again ([`refreshed`]), and waits for that as long as a probe may take, before it is answered 404. A worker's own 404
 //! for a model contradicts its list: the request is tried where the model is known to be, before its client sees
-//! anything ([`is_elsewhere`]).
+//! anything ([`recheck_elsewhere`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,7 +88,7 @@ pub async fn refreshed(routing: &Routing) -> bool {
 /// again. Returns whether an untried worker `among` those that may get the request serves the model. `says_so`: the
 /// answer itself says that the worker lacks the model. Only then does it count as a denial, since an engine may miss
 /// other things.
-pub async fn is_elsewhere(
+pub async fn recheck_elsewhere(
     routing: &Routing,
     worker: &Worker,
     (model, says_so): (&str, bool),
