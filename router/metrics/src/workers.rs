@@ -204,7 +204,7 @@ impl FleetMetrics {
         })
     }
 
-    /// Sets the numbers of ready and other workers, and the gauges of each worker with series of its own.
+    /// Sets the numbers of ready and other workers, and the gauges of each worker that has own series.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
         for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {

@@ -192,7 +192,26 @@ fn answer(routing: &Routing, timer: RequestTimer, said: &Value) -> Response<Body
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use protocol::routes::Route;
+
     use super::*;
+    use crate::testing::Seat;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_list_is_timed_from_its_requests_head() {
+        let seat = Seat::with(|_| {});
+        let routing = &seat.proxy.state.routing;
+        let timer = RequestTimer {
+            endpoint: Route::Models.endpoint(),
+            started: routing.clock.now(),
+        };
+        tokio::time::advance(Duration::from_secs(2)).await;
+        list(routing, timer);
+        let took = "tailroute_request_duration_seconds_sum";
+        assert_eq!(seat.metric(took, &["endpoint=models"]), 2.0);
+    }
 
     #[test]
     fn what_workers_say_of_one_model_is_put_together() {
