@@ -72,7 +72,7 @@ impl Lines {
                 chunk = &chunk[1..];
                 continue;
             }
-            if is_end(first) && matches!(self.standing(), StreamPosition::Between) {
+            if is_end(first) && matches!(self.position(), StreamPosition::Between) {
                 let run = chunk
                     .iter()
                     .position(|byte| !is_end(*byte))
@@ -131,7 +131,7 @@ impl Lines {
 
     /// Returns the position of the stream, which determines what has to be closed before something else is written to
     /// it.
-    pub fn standing(&self) -> StreamPosition<'_> {
+    pub fn position(&self) -> StreamPosition<'_> {
         if self.skipping {
             StreamPosition::InLongLine
         } else if !self.carry.is_empty() {

@@ -90,15 +90,15 @@ fn an_overlong_line_is_skipped_and_the_next_one_is_yielded() {
         sink.push(&flood, |line| seen.push(line.len()));
         assert!(sink.carry.capacity() <= LONGEST * 2);
     }
-    assert_eq!(sink.standing(), StreamPosition::InLongLine);
+    assert_eq!(sink.position(), StreamPosition::InLongLine);
     sink.push(b"tail\nnext\n", |line| seen.push(line.len()));
     assert_eq!((&seen[..], sink.skipped()), (&[4][..], 1));
-    assert_eq!(sink.standing(), StreamPosition::InEvent { after_cr: false });
+    assert_eq!(sink.position(), StreamPosition::InEvent { after_cr: false });
     sink.push(&[vec![b'y'; LONGEST + 1], b"\n\n".to_vec()].concat(), |line| {
         seen.push(line.len());
     });
     assert_eq!((&seen[..], sink.skipped()), (&[4, 0][..], 2));
-    assert_eq!(sink.standing(), StreamPosition::Between);
+    assert_eq!(sink.position(), StreamPosition::Between);
 }
 
 #[test]
@@ -116,19 +116,19 @@ fn an_overlong_event_is_rejected_and_its_buffer_freed() {
 
 #[test]
 fn the_position_says_what_has_to_be_closed() {
-    let standing = |text: &str, expected: StreamPosition<'_>| {
+    let position = |text: &str, expected: StreamPosition<'_>| {
         let mut lines = Lines::new(LONGEST);
         lines.push(text.as_bytes(), |_| ());
-        assert_eq!(lines.standing(), expected, "{text:?}");
+        assert_eq!(lines.position(), expected, "{text:?}");
     };
     for between in ["", "\n", "data: x\n\n", "data: x\r\n\r\n", "data: x\r\r"] {
-        standing(between, StreamPosition::Between);
+        position(between, StreamPosition::Between);
     }
     for within in ["data: x\n", "data: x\r\n", "data: x\n\nevent: y\n"] {
-        standing(within, StreamPosition::InEvent { after_cr: false });
+        position(within, StreamPosition::InEvent { after_cr: false });
     }
-    standing("data: x\r", StreamPosition::InEvent { after_cr: true });
-    standing("data: x\n\ndata", StreamPosition::InLine(b"data"));
+    position("data: x\r", StreamPosition::InEvent { after_cr: true });
+    position("data: x\n\ndata", StreamPosition::InLine(b"data"));
 }
 
 /// Splits the whole text at the standard's line endings, and removes empty lines that follow no other line.

@@ -1,7 +1,7 @@
-//! The growth of the noise with the measured time: `σ(t) = √(constant² + (share·t)²)`. Timers and schedulers add the
+//! The growth of the noise with the predicted time t: `σ(t) = √(constant² + (share·t)²)`. Timers and schedulers add the
 //! same to every prefill; clocks and memory that change speed add a share of it. The ratio of the two is the likeliest
-//! of a coarse grid: an error of half a factor costs the fit a few per cent of its efficiency. The size comes from the
-//! median absolute residual, which a few stalls do not move.
+//! of a coarse grid: neighbouring ratios differ by a factor of about three, and an error of half a step costs the fit at
+//! most a tenth of its efficiency. The size comes from the median absolute residual, which a few stalls do not move.
 
 use policy::stats::median;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const RATIOS: [f64; 8] = [0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::INFINITY];
 impl Noise {
     /// Returns the standard deviation at a predicted time.
     pub fn sigma_ms(&self, predicted_ms: f64) -> f64 {
-        // The last term avoids a division by zero for samples without noise.
+        // The floors avoid a division by zero: samples may have no noise, and a prediction may be 0.
         self.constant_ms
             .hypot(self.share * predicted_ms)
             .max(1e-9 * predicted_ms.abs())

@@ -64,7 +64,8 @@ pub enum Keep {
 pub struct Trimmed {
     /// Newly marked pieces.
     pub pieces: usize,
-    /// Tokens before the first marked piece: the requested number, rounded up to whole pieces.
+    /// Tokens before the first marked piece: the requested number, rounded up to whole pieces; the whole chain if that is
+    /// shorter.
     pub keep: Tokens,
     /// Hash of the last piece kept, from which the next trim can continue; `None` if none is kept.
     pub end: Option<PrefixHash>,

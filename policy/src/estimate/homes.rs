@@ -1,4 +1,4 @@
-//! The number of conversations whose home each worker is.
+//! Counts, for each worker, the conversations whose home it is.
 //!
 //! A conversation's home is the worker of its last turn. Its end is not announced, so its weight decays: `e^{−t/τ}`
 //! after `t` without a turn. The counts are only compared with each other, so they are stored without decay: a turn at
@@ -15,7 +15,7 @@ const REBASE: f64 = 64.0;
 pub struct LastTurn {
     /// Worker that served the turn.
     pub worker: WorkerId,
-    /// Time at which the turn was sent.
+    /// Time of the turn's first token.
     pub at: Millis,
 }
 
@@ -37,7 +37,7 @@ impl ConversationCounts {
         }
     }
 
-    /// Records a turn sent to `worker`. `last` is the conversation's home before it, if any.
+    /// Records a turn that `worker` has begun to answer. `last` is the conversation's home before it, if any.
     pub fn placed(&mut self, now: Millis, worker: WorkerId, last: Option<LastTurn>) {
         if (now.0 - self.base.0) > REBASE * self.tau.0 {
             let by = self.weight(now);

@@ -5,10 +5,11 @@
 //! well* (`docs/evidence.md`). Under another [`Order`] a report affects its own prompt alone. Marked pieces are evicted
 //! first, so the rule applies among them separately ([`PrefixCache::drop_older`]).
 //!
-//! A plain prompt is one text whose chunks never restart, so a turn ends with an *open* piece, which holds the tokens
-//! past the last full chunk. The next turn repeats them within a fuller chunk, under another key. The open piece is
-//! then removed, or its tokens would count twice. A client that repeats a prompt asks for the prompt's last, short key.
-//! That key's tokens begin the response's first piece, so the index answers for it as long as that piece is resident.
+//! A plain prompt is one text whose chunks never restart, so a turn ends with an *open* piece: the tokens past the last
+//! full chunk. In the next turn these tokens are part of a fuller chunk, which has another key. The open piece is then
+//! removed, or its tokens would count twice. If a client repeats a prompt, its chain ends with the key of the prompt's
+//! last, short chunk. The response's first piece begins with the tokens of that chunk, so the index answers for the key
+//! as long as that piece is resident.
 //!
 //! A response that found nothing cached is only a suspicion, since some requests bypass the cache: one of another
 //! conversation confirms it, and a hit on an older piece refutes it. Cleared caches are detected by [`Resets`].

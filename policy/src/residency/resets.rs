@@ -1,12 +1,12 @@
 //! Detection of a cache that was cleared without notice: a reset by hand, or an engine's restart between two probes.
 //!
 //! The order of releases alone does not show it. Conversations that return in their old order each miss the oldest
-//! pieces of the mirror, which says nothing about younger ones. So *losses* of different conversations are counted:
-//! reports that find none of a prompt's older pieces. A piece is older if its last use came before the first of these
-//! prompts was sent. Younger pieces are no evidence either way: a shared system prompt is there again after the first
-//! turn. A *survivor* ends the count: an older piece that is still there, or a prompt of which the worker has more than
-//! the mirror. So do [`PATIENCE`] reports without a loss. A prompt sent before the last clear was noticed is no evidence
-//! of another.
+//! pieces of the mirror, which says nothing about younger ones. So *losses* of different conversations are counted. A
+//! loss is a report that finds none of its prompt's older pieces: those last released before the first prompt with a
+//! loss was sent. Younger pieces are no evidence either way: a shared system prompt is there again after the first turn.
+//! The count starts again after a *survivor*: an older piece that is still there, or a prompt of which the worker has
+//! more than the mirror. It does so, too, after [`PATIENCE`] reports without a loss. A prompt that was sent before the
+//! last clear was noticed is no evidence of another.
 //!
 //! [`NEEDED`] losses show a clear where the tokens used since the missing pieces would fit twice into a configured or
 //! reported capacity, so that eviction cannot explain them. Otherwise it takes one more, since a smaller cache that

@@ -1,8 +1,8 @@
 //! `cache_aware_smg`: the rule of SMG, the SGLang router's successor, as of its releases of 2026.
 //!
-//! If some worker holds more than 0.3 of the prompt, the one that holds most, unless its load is more than 1.5 times
-//! the mean *and* more than 4 requests above it. In that case, and when no worker holds enough, the fewest requests
-//! in flight. As for `cache_aware`, the match comes from tailroute's index, which can only help the rule.
+//! If some worker holds more than 0.3 of the prompt, chooses the one that holds most, unless its load is more than 1.5
+//! times the mean *and* more than 4 requests above it. Then, and when no worker holds enough, chooses the one with the
+//! fewest requests in flight. As for `cache_aware`, the match comes from tailroute's index, which can only help the rule.
 
 use super::{Reason, Snapshot, Terms, Turn, least_loaded, mean_in_flight};
 

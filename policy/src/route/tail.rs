@@ -15,10 +15,10 @@
 //!
 //! Why *home*: the conversation's next turns will find their prefix on the worker that serves this one, beside the
 //! other conversations there. λ_w, the rate of turns routed to w, measures how often those return, and C_w
-//! ([`crate::estimate::ConversationCounts`]) how many may. Both are counted where turns are sent, so they need no
-//! estimate of cache contents. The term is a tie-break between nearly equal workers, never a reason to leave a prefix:
-//! agents that start one by one on an idle fleet would otherwise be distributed unevenly. C_w/C̄ stays within
-//! [`UNEVEN`] of 1.
+//! ([`crate::estimate::ConversationCounts`]) how many may. Both are counted, the turns where they are sent and the
+//! conversations at first tokens, so they need no estimate of cache contents. The term is a tie-break between nearly
+//! equal workers, never a reason to leave a prefix: agents that start one by one on an idle fleet would otherwise be
+//! distributed unevenly. C_w/C̄ stays within [`UNEVEN`] of 1.
 //!
 //! ρ̄ and S̄ are the fleet's: a per-worker factor on a cost that is the same everywhere sends the longest prompts away
 //! from idle workers that were busy a minute ago. That costs 5 to 10 % of p99.
@@ -32,8 +32,8 @@ pub(super) fn score(snapshot: &Snapshot<'_>, turn: &Turn<'_>, terms: &mut [Terms
     let weights = &snapshot.settings.weights;
     let fleet = Fleet::of(snapshot.workers);
     for (worker, terms) in snapshot.workers.iter().zip(terms.iter_mut()) {
-        let excess = weights.locality * fleet.behind(terms);
-        terms.kappa = kappa(fleet.rho, excess, snapshot.settings.kappa_max);
+        let weighted_backlog = weights.locality * fleet.backlog(terms);
+        terms.kappa = kappa(fleet.rho, weighted_backlog, snapshot.settings.kappa_max);
         terms.home_ms = weights.home * fleet.crowd(worker);
         terms.slo_ms = weights.slo * (terms.predicted_ttft().0 - turn.objective.0).max(0.0);
         terms.affinity_ms = if turn.last_worker == Some(worker.id) {
@@ -112,7 +112,7 @@ impl Fleet {
 
     /// Returns `(wait + x/2)/S̄`, the worker's backlog during the turn's prefill, in mean prefills; 1 until S̄ is
     /// known.
-    fn behind(&self, terms: &Terms) -> f64 {
+    fn backlog(&self, terms: &Terms) -> f64 {
         if self.mean_work > 0.0 {
             (terms.wait_ms + terms.marginal_ms / 2.0) / self.mean_work
         } else {
@@ -140,11 +140,12 @@ fn turn_rate(worker: &WorkerView) -> f64 {
     }
 }
 
-/// Returns `min(κ_max, 1 + locality·ρ/(1 − ρ))`; κ_max from ρ = 1 on, unless `locality` is 0.
-pub(super) fn kappa(utilisation: f64, locality: f64, kappa_max: f64) -> f64 {
+/// Returns `min(κ_max, 1 + weighted_backlog·ρ/(1 − ρ))`, where `weighted_backlog` is `locality·(wait + x/2)/S̄`; κ_max
+/// from ρ = 1 on, unless `weighted_backlog` is 0.
+pub(super) fn kappa(utilisation: f64, weighted_backlog: f64, kappa_max: f64) -> f64 {
     let rho = utilisation.max(0.0);
     if rho >= 1.0 {
-        return if locality > 0.0 { kappa_max } else { 1.0 };
+        return if weighted_backlog > 0.0 { kappa_max } else { 1.0 };
     }
-    (1.0 + locality * rho / (1.0 - rho)).min(kappa_max)
+    (1.0 + weighted_backlog * rho / (1.0 - rho)).min(kappa_max)
 }

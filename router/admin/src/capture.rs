@@ -144,7 +144,7 @@ async fn turns(call: Call) -> Result<Reply, Problem> {
     record_fleet(&call.admin);
     match call.admin.state.operations.operator.recent.now() {
         Some(running) => {
-            let place = Arc::clone(&call.admin.state.operations.operator.turns).try_acquire_owned();
+            let place = Arc::clone(&call.admin.state.operations.operator.turn_readers).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;
             let memory = running.memory.clone();
             // The permit moves into the task: a client that disconnects frees it only when the task is done.

@@ -116,7 +116,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
     let asked: Try = call.body()?;
     let admin = &call.admin;
     let proposed = settings(admin, &asked.settings)?;
-    let Ok(turn) = Arc::clone(&admin.state.operations.operator.previews).try_acquire_owned() else {
+    let Ok(turn) = Arc::clone(&admin.state.operations.operator.preview_permit).try_acquire_owned() else {
         return Err(Problem::busy(
             "another preview is running; try again when it is done",
         ));

@@ -4,9 +4,9 @@
 //! `/health` for minutes. It opens when there are at least [`Settings::failures`] decayed failures and they are at
 //! least [`Settings::share`] of all outcomes, or at the same number of failures without a success between them, so that
 //! an engine that dies is not trusted for its past. After a pause it admits one trial request. If that fails, the
-//! breaker opens for twice as long; if it succeeds, it closes, and the worker starts slowly ([`super::rotation`]).
-//! Rejected: a count of consecutive failures alone, since one success in ten would keep a worker of which nine in ten
-//! fail; and a share alone, since it would open on the first failure.
+//! breaker opens for twice as long, unless the others fail as well; if it succeeds, it closes, and the worker starts
+//! slowly ([`super::rotation`]). Rejected: a count of consecutive failures alone, since one success in ten would keep a
+//! worker of which nine in ten fail; and a share alone, since it would open on the first failure.
 //!
 //! Failures may be the requests' fault, so they are weighed. The caller counts a request once, however many attempts it
 //! took. A request that fails again counts no more, and is sent elsewhere first ([`Breaker::has_failed`]). And where
@@ -81,8 +81,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Returns the failed share.
-    fn failed(self) -> f64 {
+    fn failed_share(self) -> f64 {
         self.bad / (self.good + self.bad).max(f64::MIN_POSITIVE)
     }
 
@@ -103,7 +102,7 @@ impl Outcomes {
             return true;
         }
         let expected = others.expected();
-        let excess = self.failed() - expected;
+        let excess = self.failed_share() - expected;
         let variance = expected * (1.0 - expected) / (self.good + self.bad).max(1.0);
         excess > 0.0 && excess * excess >= SIGNIFICANT * SIGNIFICANT * variance
     }
@@ -154,7 +153,7 @@ impl Breaker {
     }
 
     /// Returns which requests the breaker would admit.
-    pub fn standing(&self, now: Millis) -> BreakerState {
+    pub fn state(&self, now: Millis) -> BreakerState {
         match self.state {
             CircuitState::Closed => BreakerState::Closed,
             CircuitState::Open { until } if now < until => BreakerState::Open,
@@ -164,8 +163,8 @@ impl Breaker {
     }
 
     /// Returns the failed share of outcomes. It does not decay, so that a worker without turns keeps its rank.
-    pub fn failing(&self) -> f64 {
-        self.counts.failed()
+    pub fn failed_share(&self) -> f64 {
+        self.counts.failed_share()
     }
 
     /// Returns the recent outcomes, to compare another worker with; none if the breaker is not closed.
@@ -192,7 +191,7 @@ impl Breaker {
 
     /// Admits a request, unless the breaker is open.
     pub fn admit(&mut self, now: Millis) -> Option<BreakerPass> {
-        match self.standing(now) {
+        match self.state(now) {
             BreakerState::Closed => Some(BreakerPass::Ordinary),
             BreakerState::Open => None,
             BreakerState::HalfOpen => {
@@ -231,11 +230,11 @@ impl Breaker {
     }
 
     /// Opens the breaker, if its failures are enough and significantly more than those of the other workers. A failed
-    /// trial opens it again, unless most requests fail on the others too. Returns whether it has opened.
+    /// trial opens it again, unless the others' failed share reaches [`Settings::share`]. Returns whether it has opened.
     pub fn open_unless_alike(&mut self, now: Millis, others: Outcomes) -> bool {
         let is_trial = matches!(self.state, CircuitState::HalfOpen { .. });
         let opens = if is_trial {
-            !others.has_answered() || others.failed() < self.settings.share
+            !others.has_answered() || others.failed_share() < self.settings.share
         } else {
             self.is_suspect() && self.counts.stands_out(others)
                 || self.is_run_suspect() && self.is_no_chance(others)

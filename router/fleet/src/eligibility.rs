@@ -1,10 +1,14 @@
 //! The workers that may get a request, by its model and by what is known of them.
 //!
-//! Of the workers that may be asked at all, only those that are most certain to serve the model are eligible: those
-//! that list it, else those that list the base of `BASE:ADAPTER`, else those whose list is unknown, else, if unlisted
-//! models are passed on, all that did not deny the model. So a worker whose list is unknown gets no request for a model
-//! that another worker is known to serve, even while that worker is down. A sleeping worker is eligible only if no
-//! eligible ready one is awake.
+//! Eligible are the workers that are most certain to serve the model:
+//!
+//! 1. those that list it;
+//! 2. if there are none, those that list the base of `BASE:ADAPTER`;
+//! 3. if there are none, those whose list is unknown;
+//! 4. if there are none and unlisted models are passed on, all that did not deny the model.
+//!
+//! Workers that are down count as well: while one that lists the model is down, a worker whose list is unknown gets no
+//! request for it. A sleeping worker is eligible only if no eligible ready one is awake.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub struct Condition {
     /// The requests that the worker's breaker admits.
     pub breaker: BreakerState,
     /// Failed share of the worker's requests. Workers with the highest share are withheld first.
-    pub failing: f64,
+    pub failed_share: f64,
     /// Progress of the worker's slow start, from 0 to 1.
     pub started: f64,
     /// Whether the worker's probes are late.
@@ -36,7 +36,7 @@ impl Condition {
     /// The condition of a closed breaker and a finished start.
     pub const WELL: Self = Self {
         breaker: BreakerState::Closed,
-        failing: 0.0,
+        failed_share: 0.0,
         started: 1.0,
         late: false,
         is_avoided: false,
@@ -59,7 +59,7 @@ pub fn narrow(views: &mut [WorkerView], conditions: &[Condition], max_share: f64
     let most = ((max_share * ready as f64) as usize).min(ready.saturating_sub(1));
     failing.sort_by(|&a, &b| {
         let (a, b) = (&conditions[a], &conditions[b]);
-        let by_failures = || b.failing.total_cmp(&a.failing);
+        let by_failures = || b.failed_share.total_cmp(&a.failed_share);
         b.is_open().cmp(&a.is_open()).then_with(by_failures)
     });
     for &at in failing.iter().take(most) {

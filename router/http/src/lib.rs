@@ -1,9 +1,9 @@
 //! HTTP between the router and its peers: TLS, bodies, exchanges with workers.
 
 pub mod body;
+pub mod byte_reservation;
 pub mod error;
 pub mod rare_waker;
 pub mod tls;
-pub mod unread;
 pub mod upstream;
 pub mod via;

@@ -212,7 +212,7 @@ impl Feedback {
     }
 
     /// Queues an event for the learner. Never waits.
-    pub fn learn(&self, event: LearnerEvent) {
+    pub fn queue(&self, event: LearnerEvent) {
         if self.events.try_send(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -135,7 +135,7 @@ impl GenAi {
 /// A complete response.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// Operation: `chat` or `text_completion`.
+    /// Name of a [`GenAiOperation`].
     pub operation: &'static str,
     pub model: &'a str,
     /// Time from the request's last byte to the first token.

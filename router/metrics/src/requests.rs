@@ -144,7 +144,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "turns",
         labels: &[],
-        help: "Finished turns that were not learned from because the queue was full.",
+        help: "Observations of turns that were dropped because the learner's queue was full.",
         gen_ai: None,
     },
 ];

@@ -34,8 +34,9 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "requests",
         labels: &[WORKER],
-        help: "Attempts that failed by the worker's fault: lost connections, timeouts, 5xx, responses that broke off and \
-            errors in a response of 200. Refusals for lack of room do not count.",
+        help: "Requests that failed by the worker's fault, counted once each, for the first worker that failed it: lost \
+            connections, timeouts, 5xx, responses that broke off and errors in a response of 200. Refusals for lack of \
+            room do not count.",
         gen_ai: None,
     },
     Spec {
@@ -203,7 +204,7 @@ impl FleetMetrics {
         })
     }
 
-    /// Sets the gauges of all workers, and of those that have series of their own.
+    /// Sets the numbers of ready and other workers, and the gauges of each worker that has own series.
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         let ready = gauges.workers.iter().filter(|worker| worker.ready).count();
         for (state, count) in [("ready", ready), ("not_ready", gauges.workers.len() - ready)] {
@@ -211,7 +212,7 @@ impl FleetMetrics {
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
             self.set_worker(worker);
-            // Exposed as zero before the first.
+            // Series of responses are exposed as zero before the first response; `counters` is not.
             for told in ["engine", "clean", "predicted", "late", "none"] {
                 self.cost_samples.with_label_values(&[&worker.name, told]);
             }
@@ -254,7 +255,7 @@ impl Metrics {
         self.fleet.turns.inc(&[worker]);
     }
 
-    /// Counts an attempt that failed by the worker's fault.
+    /// Counts a request that failed by the worker's fault.
     pub fn worker_failed(&self, worker: &str) {
         self.fleet.failures.inc(&[worker]);
     }
@@ -264,7 +265,7 @@ impl Metrics {
         self.fleet.slow.set(&[worker], times);
     }
 
-    /// Counts a response by the source of its prefill time.
+    /// Counts a measured prefill by its source, or a response without one as `none`.
     pub fn cost_sample(&self, worker: &str, told: &str) {
         self.fleet.cost_samples.inc(&[worker, told]);
     }

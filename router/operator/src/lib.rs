@@ -41,9 +41,9 @@ pub struct Operator {
     /// Notified when a worker's α is set.
     pub alphas_set: Notify,
     /// Permits one preview at a time.
-    pub previews: Arc<Semaphore>,
+    pub preview_permit: Arc<Semaphore>,
     /// Permits one reader of all captured turns at a time, since each copies them.
-    pub turns: Arc<Semaphore>,
+    pub turn_readers: Arc<Semaphore>,
 }
 
 /// An audit log that cannot be written.
@@ -75,8 +75,8 @@ impl Operator {
             recent: Recent::default(),
             reloads: Mutex::default(),
             alphas_set: Notify::new(),
-            previews: Arc::new(Semaphore::new(1)),
-            turns: Arc::new(Semaphore::new(1)),
+            preview_permit: Arc::new(Semaphore::new(1)),
+            turn_readers: Arc::new(Semaphore::new(1)),
         })
     }
 }

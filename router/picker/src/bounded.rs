@@ -18,7 +18,7 @@ use tonic_prost::ProstCodec;
 
 use super::wire::{BODY_TAGS, ProcessingRequest, ProcessingResponse};
 use tailroute_http::body::{BodyError, PolledFrame};
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 /// Largest number of bytes of a message other than bodies: heads, attributes and metadata.
 pub(super) const MOST_BESIDE_BODIES: usize = 256 * 1024;
@@ -39,11 +39,11 @@ pub(super) struct CountedBody {
     has: usize,
     rest: usize,
     held: usize,
-    room: Unread,
+    room: ByteReservation,
 }
 
 impl CountedBody {
-    pub(super) fn new(body: Incoming, room: Unread) -> Self {
+    pub(super) fn new(body: Incoming, room: ByteReservation) -> Self {
         Self {
             body,
             prefix: [0; PREFIX_BYTES],

@@ -41,11 +41,11 @@ use proxy::path::context::{RequestContext, RequestTimer};
 use proxy::path::deadline::Deadline;
 use proxy::path::watchdog::{Overrun, Watchdog};
 use state::Routing;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 use telemetry::traces::{Stage, Trace};
 
 /// A message to a gateway, with the memory reservation of the message that it came from.
-pub(super) type Going = (ProcessingResponse, Option<Unread>);
+pub(super) type Going = (ProcessingResponse, Option<ByteReservation>);
 pub(super) type ExchangeSender = mpsc::Sender<Going>;
 
 /// The reason why no worker is named.
@@ -324,7 +324,7 @@ impl PickerExchange<'_> {
         pick: Pick,
         changes: HeaderMutation,
         given: &Bytes,
-        room: Option<Unread>,
+        room: Option<ByteReservation>,
         by_trailers: bool,
     ) -> Result<Served, No> {
         let Pick {

@@ -115,7 +115,7 @@ pub(super) fn references(said: &wire::HttpHeaders) -> HeaderMap {
 pub(super) fn among(said: &ProcessingRequest) -> Among {
     let listed = said.metadata_context.as_ref();
     let Some(listed) = listed.and_then(|metadata| field(metadata, SUBSET_NAMESPACE, SUBSET)) else {
-        return Among::Anybody;
+        return Among::Addressed;
     };
     let mut addresses: Vec<SocketAddr> = match listed {
         ValueKind::List(list) => list.values.iter().filter_map(address).collect(),
@@ -256,8 +256,8 @@ mod tests {
         for nobody in [list(&[]), Some(text("")), None] {
             assert_eq!(hint(nobody), Among::Listed(Vec::new()));
         }
-        assert_eq!(among(&ProcessingRequest::default()), Among::Anybody);
-        assert_eq!(among(&with(NAMESPACE, SUBSET, list(&[]))), Among::Anybody);
+        assert_eq!(among(&ProcessingRequest::default()), Among::Addressed);
+        assert_eq!(among(&with(NAMESPACE, SUBSET, list(&[]))), Among::Addressed);
     }
 
     #[test]

@@ -13,13 +13,13 @@ use super::bounded::{SizedMessage, overloaded};
 use super::wire::{ProcessingRequest, RequestPart};
 use state::State;
 use tailroute_http::body::{BodyError, PolledFrame};
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 pub(super) struct Inbox {
     state: Arc<State>,
     incoming: Streaming<SizedMessage>,
     /// Reservation of memory for the latest message, until the next one arrives or it is taken.
-    room: Option<Unread>,
+    room: Option<ByteReservation>,
     /// Message that arrived while the gateway's hang-up was awaited.
     kept: Option<ProcessingRequest>,
 }
@@ -35,7 +35,7 @@ impl Inbox {
     }
 
     /// Takes the reservation of memory for the latest message, to be held as long as the message is.
-    pub(super) fn take_room(&mut self) -> Option<Unread> {
+    pub(super) fn take_room(&mut self) -> Option<ByteReservation> {
         self.room.take()
     }
 
@@ -48,7 +48,7 @@ impl Inbox {
             return Poll::Ready(Ok(None));
         };
         let SizedMessage { message, bytes } = next?;
-        let mut room = self.state.unread();
+        let mut room = self.state.request_reservation();
         if !room.grow(bytes) {
             return Poll::Ready(Err(overloaded()));
         }

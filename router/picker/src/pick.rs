@@ -136,12 +136,12 @@ async fn other(
     let mut inspector = Inspector::new(&proxy.state.routing, &head.headers);
     inspector.push(&body)?;
     match route {
-        Route::Kept(id) => wanted.home = path::keeper(proxy, id, caller)?,
+        Route::Kept(id) => wanted.pinned_to = path::keeper(proxy, id, caller)?,
         Route::Model(name) => wanted.model = Some(name.clone()),
         Route::Tunnel => wanted.model = named::tunnel(&proxy.state.routing, head.uri.query())?,
         _ => {}
     }
-    if wanted.home.is_none() && wanted.model.is_none() {
+    if wanted.pinned_to.is_none() && wanted.model.is_none() {
         let search = named::search(&proxy.state.routing, route);
         wanted.model = named::model(inspector.model(&body), head.uri.query(), search)?;
     }

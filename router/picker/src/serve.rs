@@ -39,7 +39,7 @@ use state::State;
 use state::supervise::{Task, until_done};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Largest number of pending messages to a gateway, per request.
 const WAITING: usize = 4;
 const MAX_HEAD_BYTES: u32 = 64 * 1024;
@@ -130,7 +130,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.max_streams)
         .max_header_list_size(MAX_HEAD_BYTES)
-        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_interval(H2_PING_INTERVAL)
         .serve_connection(io, service);
     let mut server = pin!(server);
     let mut seen = Phase::Serving;
@@ -192,7 +192,7 @@ async fn answer(processor: Processor, request: Request<Incoming>) -> http::Respo
         .max_body_bytes
         .get()
         .saturating_add(2 * MOST_BESIDE_BODIES);
-    let request = request.map(|body| CountedBody::new(body, processor.0.state.unread()));
+    let request = request.map(|body| CountedBody::new(body, processor.0.state.request_reservation()));
     tonic::server::Grpc::new(BoundedCodec)
         .max_decoding_message_size(most)
         .streaming(processor, request)

@@ -205,7 +205,7 @@ impl CarriedTurn {
         }
         let kind = head.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let watch = Watch::new(self.turn.endpoint, kind, head.contains_key(CONTENT_ENCODING))
-            .within(self.proxy.state.transport.copied());
+            .within(self.proxy.state.transport.response_reservation());
         // The observer sees an error in the body.
         let verdict = Verdict::of(status, head, b"");
         self.observer = Some(Observer::new(watch, attempt, status, verdict));

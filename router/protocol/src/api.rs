@@ -89,23 +89,17 @@ pub enum Work {
 pub enum GenAiOperation {
     Chat,
     TextCompletion,
-    GenerateContent,
 }
 
 impl GenAiOperation {
     /// Every operation's name.
-    pub const NAMES: [&'static str; 3] = [
-        Self::Chat.as_str(),
-        Self::TextCompletion.as_str(),
-        Self::GenerateContent.as_str(),
-    ];
+    pub const NAMES: [&'static str; 2] = [Self::Chat.as_str(), Self::TextCompletion.as_str()];
 
     /// Returns the operation's name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Chat => "chat",
             Self::TextCompletion => "text_completion",
-            Self::GenerateContent => "generate_content",
         }
     }
 }

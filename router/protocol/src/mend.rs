@@ -19,9 +19,9 @@ const FIELD: &[u8] = b"data: ";
 const DONE: &[u8] = b"[DONE]";
 
 /// Returns the bytes that end a stream so that `error`, a JSON object, is the last data that its client reads.
-pub fn last_words(standing: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
+pub fn last_words(position: StreamPosition<'_>, error: &[u8], family: Family) -> Bytes {
     let mut said = Vec::with_capacity(error.len() + 64);
-    match standing {
+    match position {
         StreamPosition::Between => own_event(&mut said, error, family),
         StreamPosition::InEvent { after_cr: false } => {
             said.push(b'\n');

@@ -11,7 +11,7 @@ use super::api::{Endpoint, Family};
 use super::first_event::FirstEvent;
 use super::reply::Piece;
 use super::verdict::{Verdict, begins_an_error, error_in};
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 mod fact;
 mod stencil;
@@ -52,7 +52,8 @@ impl Usage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     unread: u64,
-    events: u64,
+    /// Number of events with tokens; a whole response counts as one.
+    pub events: u64,
     /// Number of bytes of generated content, over all choices.
     pub(crate) said: u64,
     all: u64,
@@ -124,22 +125,20 @@ pub struct Watch {
     /// Reader of the first event, for a response that is no parsed event stream.
     first_event: FirstEvent,
     /// Reservation within the memory for buffers of all responses, if limited.
-    room: Option<Unread>,
+    room: Option<ByteReservation>,
     pub(crate) stencil: Stencil,
     endpoint: Endpoint,
     /// Key of the id of a response of `/v1/responses`, once it was read.
-    pub answer: Option<u64>,
+    pub response_key: Option<u64>,
     /// Text of the reply so far, for events that repeat it.
     pub(crate) text: String,
     /// Whether a token has passed.
     pub first_token: bool,
-    /// Number of stream events before the first token, without pings.
+    /// Number of stream events up to the one with the first token, without pings.
     early_events: u64,
-    /// Number of events with tokens; a whole response counts as one.
-    pub token_events: u64,
     /// Amounts of the response that have passed.
     pub passed: Passed,
-    /// Whether the response declared itself complete.
+    /// Whether the response is complete: a parsed stream declared so, any other response ended cleanly.
     pub complete: bool,
     /// Whether a choice gave a finish reason.
     pub finished: bool,
@@ -179,11 +178,10 @@ impl Watch {
             room: None,
             stencil: Stencil::default(),
             endpoint,
-            answer: None,
+            response_key: None,
             text: String::new(),
             first_token: false,
             early_events: 0,
-            token_events: 0,
             passed: Passed::default(),
             complete: false,
             finished: false,
@@ -197,9 +195,9 @@ impl Watch {
         }
     }
 
-    /// Limits the buffer to this room. A response beyond it passes unread.
+    /// Limits the buffer to this room. Beyond it, a whole response passes unread; of a stream, only the current line does.
     #[must_use]
-    pub fn within(mut self, room: Unread) -> Self {
+    pub fn within(mut self, room: ByteReservation) -> Self {
         self.room = Some(room);
         self
     }
@@ -211,7 +209,8 @@ impl Watch {
         self
     }
 
-    fn has_room(&mut self) -> bool {
+    /// Adjusts the reservation to the buffer. Returns whether the bound allows it.
+    fn reserve(&mut self) -> bool {
         let held = match &self.form {
             ResponseForm::Stream(lines) => lines.held(),
             ResponseForm::Whole(copy) => copy.len(),
@@ -248,9 +247,9 @@ impl Watch {
     }
 
     /// Returns the position in the event stream; `None` for other responses and unread ones.
-    pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
+    pub fn position(&self) -> Option<sse::StreamPosition<'_>> {
         match &self.form {
-            ResponseForm::Stream(lines) => Some(lines.standing()),
+            ResponseForm::Stream(lines) => Some(lines.position()),
             _ => None,
         }
     }
@@ -283,7 +282,7 @@ impl Watch {
                 reply(Piece::Unrepeated);
             }
         }
-        if !self.has_room() {
+        if !self.reserve() {
             match &mut self.form {
                 ResponseForm::Stream(lines) => lines.skip(),
                 form => *form = ResponseForm::Unread,
@@ -335,10 +334,10 @@ impl Watch {
                 if !self.first_token && !is_ping(payload) {
                     self.early_events += 1;
                 }
-                let tokens = self.token_events;
+                let tokens = self.passed.events;
                 self.endpoint.read_response(self, payload, reply);
                 // An event with a token is no error.
-                if self.token_events == tokens && self.error.is_none() {
+                if self.passed.events == tokens && self.error.is_none() {
                     self.error = error_in(payload);
                 }
             }
@@ -348,7 +347,6 @@ impl Watch {
 
     pub(crate) fn saw_token(&mut self) {
         self.first_token = true;
-        self.token_events += 1;
         self.passed.events += 1;
     }
 }

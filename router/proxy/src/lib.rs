@@ -67,22 +67,22 @@ pub struct RequestPermit {
     /// The charge to the API key.
     pub charge: Charge,
     /// The permit of the admission gate, if there is one.
-    pub turn: Option<Permit>,
+    pub gate: Option<Permit>,
 }
 
 impl RequestPermit {
     /// Records that the request is on its way to a worker.
     pub fn sent(&mut self) {
         self.charge.sent();
-        if let Some(turn) = &mut self.turn {
-            turn.sent();
+        if let Some(permit) = &mut self.gate {
+            permit.sent();
         }
     }
 
     /// Admits the next request. The charge remains.
     pub fn free(&mut self) {
         if !std::mem::replace(&mut self.is_free, true) {
-            self.turn = None;
+            self.gate = None;
             self.proxy.in_flight.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -147,7 +147,7 @@ impl Proxy {
             proxy: Arc::clone(self),
             is_free: false,
             charge: Charge::default(),
-            turn: None,
+            gate: None,
         };
         // Counted before the check, so that two requests cannot share the last permit; dropping `permit` corrects it.
         (self.in_flight.fetch_add(1, Ordering::AcqRel) < max).then_some(permit)

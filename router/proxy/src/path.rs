@@ -191,8 +191,8 @@ async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let proxy = context.proxy;
     match enter(context, &mut head.headers, route)? {
-        Route::Models => Ok(models::list(&proxy.state.routing)),
-        Route::Model(name) => Box::pin(models::one(&proxy.state.routing, &name)).await,
+        Route::Models => Ok(models::list(&proxy.state.routing, context.timer)),
+        Route::Model(name) => Box::pin(models::one(&proxy.state.routing, context.timer, &name)).await,
         Route::Server => Ok(server_options()),
         Route::Preflight => Ok(cors::preflight(
             &proxy.state.config.http.cors_origins,
@@ -261,7 +261,7 @@ async fn turn(
     let answer = forward::deliver(request, &mut permit).await;
     if let Some(permit) = &mut permit {
         // No worker answered, so the key is not charged. A client that disconnects or misses its deadline is charged:
-        // its future is dropped before this line.
+        // its future is dropped before this line, or `deliver` has dropped the permit.
         permit.charge.give_back();
     }
     answer
@@ -325,9 +325,9 @@ async fn relay(
     }
     let mut wanted = Wanted::default();
     if let Route::Kept(id) = route {
-        wanted.home = keeper(proxy, id, caller)?;
+        wanted.pinned_to = keeper(proxy, id, caller)?;
     }
-    if wanted.home.is_none() {
+    if wanted.pinned_to.is_none() {
         let search = named::search(&proxy.state.routing, route);
         let named = body.model(&proxy.state, search).await?;
         wanted.model = named::model(named, head.uri.query(), search)?;

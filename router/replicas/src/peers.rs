@@ -19,7 +19,7 @@ use super::worker_key;
 use fleet::{Worker, overrides};
 use metrics::BusCounters;
 use state::State;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 /// Largest number of replicas tracked at the same time. Others are ignored.
 const MOST_PEERS: usize = 64;
@@ -66,7 +66,7 @@ struct PeerTurn {
     ticket: Option<Ticket>,
     hold: Option<Reservation>,
     session: Option<u64>,
-    _room: Unread,
+    _room: ByteReservation,
 }
 
 /// The state of another replica.
@@ -283,8 +283,8 @@ impl Books<'_> {
     }
 
     /// Reserves room for a turn with this number of keys.
-    fn room(&self, peer: &PeerRecord, keys: usize) -> Option<Unread> {
-        let mut room = Unread::new(Arc::clone(self.held), MOST_BYTES);
+    fn room(&self, peer: &PeerRecord, keys: usize) -> Option<ByteReservation> {
+        let mut room = ByteReservation::new(Arc::clone(self.held), MOST_BYTES);
         let has_room = peer.turns.len() < MOST_TURNS && room.grow(TURN_BYTES + keys * KEY_BYTES);
         if !has_room {
             self.counters.lost_event("turns");

@@ -13,7 +13,7 @@ use super::framing::{Framing, RefusedLine, Why};
 use super::progress::Progress;
 use super::shared_socket::SharedSocket;
 use protocol::error::ApiError;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 /// Size in bytes of an unfinished head up to which it does not count against the bound of all connections; hyper
 /// buffers as much anyway.
@@ -24,13 +24,13 @@ const UNCOUNTED_BYTES: usize = 8 * 1024;
 pub(super) struct FramingCheck {
     framing: Framing,
     /// Reservation of the bytes of an unfinished head.
-    room: Unread,
+    room: ByteReservation,
     is_refused: bool,
 }
 
 impl FramingCheck {
     /// Returns a check that rejects heads of more than `max_head` bytes.
-    pub(super) fn new(max_head: usize, room: Unread) -> Self {
+    pub(super) fn new(max_head: usize, room: ByteReservation) -> Self {
         Self {
             framing: Framing::new(max_head),
             room,
@@ -68,7 +68,7 @@ impl FramingCheck {
                 self.refuse(progress, refused);
                 refused.at
             }
-            Ok(()) if came.is_empty() || self.has_room() => came.len(),
+            Ok(()) if came.is_empty() || self.reserve() => came.len(),
             Ok(()) => {
                 self.is_refused = true;
                 progress.refuse(ApiError::Overloaded);
@@ -84,8 +84,8 @@ impl FramingCheck {
         passed
     }
 
-    /// Reserves room for the unfinished head. Returns whether the bound of all connections allows it.
-    fn has_room(&mut self) -> bool {
+    /// Adjusts the reservation to the unfinished head. Returns whether the bound of all connections allows it.
+    fn reserve(&mut self) -> bool {
         let counted = self.framing.unfinished_head().saturating_sub(UNCOUNTED_BYTES);
         self.room.resize(counted)
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn check() -> FramingCheck {
-        FramingCheck::new(1000, Unread::new(Arc::default(), 1000))
+        FramingCheck::new(1000, ByteReservation::new(Arc::default(), 1000))
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Serves one client connection: limits, timeouts, HTTP/1.1 and h2c on one port, drain.
+//! Serves one client connection: limits, timeouts, HTTP/1.1 and HTTP/2 on one port, drain.
 //!
 //! ```text
 //!                             +-- ClientIo, FramingCheck <-> hyper <-> handle   requests and responses
@@ -51,26 +51,26 @@ use super::socket::{Socket, Tcp};
 use protocol::error::ApiError;
 use state::State;
 use tailroute_http::body::{Body, BodyError};
+use tailroute_http::byte_reservation::ByteReservation;
 use tailroute_http::rare_waker::RareWaker;
-use tailroute_http::unread::Unread;
 
 /// Bytes of a head beyond the configured limit, for syntax around names and values. Within them the router's own
 /// check rejects the head, with the error format of the client's API.
 const HEAD_SLACK_BYTES: usize = 16 * 1024;
-/// Longest HTTP/1 read of hyper in bytes. A head is bounded before hyper sees it; bodies are read in pieces of this
-/// size.
-const READ_BYTES: usize = 256 * 1024;
+/// Bytes by which hyper's HTTP/1 buffers exceed the longest head. The sum bounds a read of a body, and unsent output.
+const BUFFER_BEYOND_HEAD_BYTES: usize = 256 * 1024;
 /// HTTP/2 flow control window of a stream: bytes of a body that a client may send before the router reads it.
 pub const H2_STREAM_BYTES: u32 = 256 * 1024;
 /// HTTP/2 flow control window of a connection.
 pub const H2_CONNECTION_BYTES: u32 = 1024 * 1024;
 /// Size in bytes of the buffer for a response to an HTTP/2 client that reads slowly.
 pub const H2_SEND_BYTES: usize = 64 * 1024;
-/// Shortest time that a keep-alive connection remains usable after a response that did not announce its end.
+/// Shortest time without requests after which a draining router ends a keep-alive connection that has not announced its
+/// end.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Time for a cut connection to send its last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// State and settings that all connections are served with.
 #[derive(Clone)]
@@ -92,13 +92,13 @@ impl ConnectionServer {
             .header_read_timeout(None)
             // Copying a chunk's size, a token and a line break together costs less than a vectored write.
             .writev(false)
-            .max_buf_size(max_head.saturating_add(READ_BYTES));
+            .max_buf_size(max_head.saturating_add(BUFFER_BEYOND_HEAD_BYTES));
         server
             .http2()
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(max_head).unwrap_or(u32::MAX))
             .enable_connect_protocol()
-            .keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_interval(H2_PING_INTERVAL)
             .initial_stream_window_size(H2_STREAM_BYTES)
             .initial_connection_window_size(H2_CONNECTION_BYTES)
             .max_send_buf_size(H2_SEND_BYTES)
@@ -136,7 +136,7 @@ impl ConnectionServer {
         let (socket, progress) = (&shared.socket, shared.progress());
         let ended = self.converse(&shared, handle, phase).await;
         if matches!(ended, ConnectionEnd::Dropped) || progress.is_upgraded() {
-            // The socket now belongs to the tunnel.
+            // A dropped connection closes at once; an upgraded socket belongs to the tunnel.
             return;
         }
         let closing = async {
@@ -166,8 +166,8 @@ impl ConnectionServer {
         }
     }
 
-    /// Serves requests until the connection ends. The server is dropped before the socket is closed, because a drain
-    /// waits for connections, not for clients that are slow to close.
+    /// Serves requests until the connection ends. Drops its receiver of the phase before the socket is closed: a drain
+    /// waits for these receivers, so not for clients that are slow to close.
     async fn converse<H, F>(
         &self,
         shared: &Arc<SharedSocket>,
@@ -180,7 +180,7 @@ impl ConnectionServer {
     {
         let patience = self.state.routing.live().limits.idle_timeout;
         let answers = Arc::new(Answers::new(patience));
-        let check = FramingCheck::new(self.max_head, self.state.unread());
+        let check = FramingCheck::new(self.max_head, self.state.request_reservation());
         let io = ClientIo::new(Arc::clone(shared), Some(check), patience);
         let service = service_fn(|request: Request<Incoming>| {
             let (state, answers) = (Arc::clone(&self.state), Arc::clone(&answers));
@@ -199,7 +199,14 @@ impl ConnectionServer {
         let connection = pin!(connection.into_owned());
         let fast_path = FastPath::new(shared, &answers);
         let events = ConnectionEvents::new(shared, &answers, phase, self.times());
-        until_it_ends(connection, fast_path, events, shared, self.state.unread()).await
+        until_it_ends(
+            connection,
+            fast_path,
+            events,
+            shared,
+            self.state.request_reservation(),
+        )
+        .await
     }
 }
 
@@ -219,7 +226,7 @@ async fn until_it_ends<C>(
     mut fast_path: FastPath<'_>,
     mut events: ConnectionEvents<'_>,
     shared: &SharedSocket,
-    mut room: Unread,
+    mut room: ByteReservation,
 ) -> ConnectionEnd
 where
     C: GracefulConnection<Error = BodyError>,

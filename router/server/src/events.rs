@@ -10,7 +10,7 @@ use tokio::time::Sleep;
 use super::answers::Answers;
 use super::progress::Progress;
 use super::shared_socket::SharedSocket;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 /// Largest number of pipelined bytes that are read ahead of hyper.
 const MAX_AHEAD_BYTES: usize = 64 * 1024;
@@ -206,7 +206,7 @@ impl<'a> ConnectionEvents<'a> {
 /// the client's FIN cannot arrive. So these bytes are read ahead, up to a limit, as RFC 9112, section 9.3.2, permits.
 pub(super) fn poll_pipelined(
     shared: &SharedSocket,
-    room: &mut Unread,
+    room: &mut ByteReservation,
     cx: &mut Context<'_>,
 ) -> Poll<ConnectionEvent> {
     let progress = shared.progress();
@@ -330,7 +330,7 @@ mod tests {
         ] {
             let (mut client, shared) = SharedSocket::pair().await;
             let (total, _request) = (Arc::default(), shared.progress().request_began());
-            let mut room = Unread::new(Arc::clone(&total), max);
+            let mut room = ByteReservation::new(Arc::clone(&total), max);
             shared.progress().read_requests(1, true);
             let polling = poll_fn(|cx| poll_pipelined(&shared, &mut room, cx));
             let writing = async {

@@ -29,8 +29,8 @@ use std::sync::Arc;
 use config::Config;
 use metrics::{MetricError, Metrics};
 use operator::AuditError;
+use tailroute_http::byte_reservation::ByteReservation;
 use tailroute_http::tls::TlsError;
-use tailroute_http::unread::Unread;
 
 use self::idle::Idle;
 pub use self::live::Live;
@@ -79,8 +79,8 @@ impl State {
 
     /// Returns an empty reservation of memory for a request that is being read, within `limits.max_unread_bytes`.
     #[must_use]
-    pub fn unread(&self) -> Unread {
+    pub fn request_reservation(&self) -> ByteReservation {
         let max = self.routing.live().limits.max_unread_bytes.get();
-        self.transport.unread(max)
+        self.transport.request_reservation(max)
     }
 }

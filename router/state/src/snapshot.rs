@@ -216,7 +216,7 @@ pub fn take_all(state: &State, most: usize) -> Vec<u8> {
     let now = state.routing.clock.now();
     let contents = Contents {
         decisions: document("decisions", decisions::taken(state)),
-        audit: state.operations.operator.audit.kept(MAX_DOCUMENT_BYTES),
+        audit: state.operations.operator.audit.snapshot(MAX_DOCUMENT_BYTES),
         learned: document("costs and habits", learned::taken(state)),
         conversations: state.routing.feedback.conversations.lock().kept(now),
         ..caches(state)

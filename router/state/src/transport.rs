@@ -1,4 +1,4 @@
-//! What reaches workers and clients.
+//! TLS, the HTTP client and the memory for bytes in transit.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -7,18 +7,19 @@ use std::time::Duration;
 use config::Config;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioTimer;
+use tailroute_http::byte_reservation::ByteReservation;
 use tailroute_http::tls::{Tls, TlsError};
-use tailroute_http::unread::Unread;
 use tailroute_http::upstream::UpstreamClient;
 use tailroute_http::via::Via;
 
 use crate::idle::Idle;
 use crate::pool_timer::PoolTimer;
 
-/// Most bytes of all responses that are held while they pass, besides the first part of each.
+/// Largest number of response bytes held while they pass, over all responses; the first
+/// [`UNCOUNTED_BYTES`](protocol::watch::UNCOUNTED_BYTES) of each do not count.
 pub const MAX_COPIED_BYTES: usize = 256 << 20;
 
-/// What reaches workers and clients.
+/// Resources of connections to workers and clients.
 #[derive(Debug)]
 pub struct Transport {
     pub tls: Tls,
@@ -35,7 +36,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Creates the state from the configuration. Fails if the certificates are invalid.
+    /// Creates the resources from the configuration. Fails if the certificates are invalid.
     pub fn new(config: &Config, idle: &Arc<Idle>) -> Result<Self, TlsError> {
         let tls = Tls::load(config)?;
         Ok(Self {
@@ -50,15 +51,15 @@ impl Transport {
 
     /// Returns an empty reservation of memory for a request that is being read, within `max` bytes for all of them.
     #[must_use]
-    pub(crate) fn unread(&self, max: usize) -> Unread {
-        Unread::new(Arc::clone(&self.unread), max)
+    pub(crate) fn request_reservation(&self, max: usize) -> ByteReservation {
+        ByteReservation::new(Arc::clone(&self.unread), max)
     }
 
     /// Returns an empty reservation of memory for the part of a response that is held while it passes, within
     /// [`MAX_COPIED_BYTES`].
     #[must_use]
-    pub fn copied(&self) -> Unread {
-        Unread::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
+    pub fn response_reservation(&self) -> ByteReservation {
+        ByteReservation::new(Arc::clone(&self.copied), MAX_COPIED_BYTES)
     }
 }
 

@@ -29,7 +29,6 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
     let mut sweeps = tokio::time::interval(SWEEP);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut swept, mut is_slow) = (Instant::now(), false);
-    let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
             // A sweep is rare, and later observations should not be applied before it.
@@ -48,23 +47,27 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
                 is_slow = false;
                 sweeps.reset_at(swept + SWEEP);
             }
-            count = events.recv_many(&mut batch, BATCH) => {
-                if count == 0 {
-                    return;
-                }
+            first = events.recv() => {
+                let Some(first) = first else { return };
                 proxy.state.operations.idle.requested(proxy.state.routing.clock.now());
-                for taught in batch.drain(..) {
-                    match taught {
-                        LearnerEvent::Turn(observation) => apply(&proxy, &observation),
-                        LearnerEvent::Late(late) => learn_late(&proxy.state.routing, &late),
-                        LearnerEvent::Sent(worker) => make_room(&proxy, worker),
-                        LearnerEvent::Begun(begun) => room::begun(&proxy.state.routing, &begun),
-                    }
+                take_in(&proxy, first);
+                // Each event stays in the queue until its turn: the task that replaces one that panics finds the rest.
+                for event in std::iter::from_fn(|| events.try_recv().ok()).take(BATCH - 1) {
+                    take_in(&proxy, event);
                 }
                 proxy.state.routing.publish_costs();
                 tokio::task::yield_now().await;
             }
         }
+    }
+}
+
+fn take_in(proxy: &Proxy, event: LearnerEvent) {
+    match event {
+        LearnerEvent::Turn(observation) => apply(proxy, &observation),
+        LearnerEvent::Late(late) => learn_late(&proxy.state.routing, &late),
+        LearnerEvent::Sent(worker) => make_room(proxy, worker),
+        LearnerEvent::Begun(begun) => room::begun(&proxy.state.routing, &begun),
     }
 }
 

@@ -9,7 +9,7 @@ fuzz_target!(|stream: &[u8]| {
     let error = br#"{"error":{"code":"gone"}}"#;
     let mut lines = sse::Lines::default();
     lines.push(stream, |_| ());
-    let said = last_words(lines.standing(), error, Family::OpenAi);
+    let said = last_words(lines.position(), error, Family::OpenAi);
     let (mut events, mut last) = (sse::Events::default(), Vec::new());
     events
         .push(&[stream, &said].concat(), |event| last = event.to_vec())

@@ -16,7 +16,7 @@ fn read<'a>(endpoint: Endpoint, chunks: impl Iterator<Item = &'a [u8]>, kind: &s
     }
     watch.end(|piece| reply.push(piece));
     let chain = reply.finish().map(ChainBuilder::into_chain);
-    (chain, watch.seen(), watch.first_token, watch.complete, watch.token_events)
+    (chain, watch.seen(), watch.first_token, watch.complete, watch.passed.events)
 }
 
 fuzz_target!(|input: (u8, u8, bool, &[u8])| {

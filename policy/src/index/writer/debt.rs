@@ -5,14 +5,15 @@
 //! locator entries, a cache miss each, and merges of the remaining runs. Each later write does a bounded part of it.
 //!
 //! Until then the locator may lead to such a key, just after the end of its run, so it counts as absent
-//! ([`Writer::place_of`]). A run's debt is paid before it grows, splits or merges, and all debt before evictions.
+//! ([`Writer::place_of`]). A run's debt is paid before it grows, splits or merges, and all owed
+//! keys before evictions.
 
 use std::collections::VecDeque;
 
 use super::Writer;
 use crate::index::run::CHILDREN;
 
-/// Locator entries that each write removes for earlier removals: a microsecond.
+/// Locator entries that each write removes for earlier removals, which takes about a microsecond.
 const KEYS_A_WRITE: u64 = 32;
 const MERGES_A_WRITE: usize = 2;
 
@@ -25,7 +26,7 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    pub(super) fn none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty() && self.merges.is_empty()
     }
 
@@ -50,7 +51,7 @@ impl Writer {
     }
 
     pub(super) fn pay_some(&mut self) {
-        if !self.debt.none() {
+        if !self.debt.is_empty() {
             self.pay(KEYS_A_WRITE);
             self.pay_merges(MERGES_A_WRITE);
         }
@@ -65,7 +66,7 @@ impl Writer {
     }
 
     /// Pays all owed keys, when their memory is needed. Returns whether there were any.
-    pub(super) fn pay_everything(&mut self) -> bool {
+    pub(super) fn pay_all_keys(&mut self) -> bool {
         let owed = self.debt.keys;
         self.pay(owed);
         owed > 0

@@ -26,7 +26,7 @@ impl Writer {
         (self.children_of(run) == 1).then(|| self.first_child(run))
     }
 
-    /// Makes `run` a child of `parent`. Run 0 has no children.
+    /// Makes `run` a child of `parent`, or a root if `parent` is 0.
     pub(super) fn adopt(&self, parent: u32, run: u32) {
         let line = self.pool.line(run);
         line.set_low(FAMILY, parent);

@@ -25,7 +25,7 @@ impl Writer {
             // Reserve for the locator and the heads of one more chunk's keys and runs.
             let more = self.pool.chunk_bytes() * 2 + self.locator.bytes() / 8 + self.heads_reserve();
             let may_grow = self.bytes() + more <= self.limits.max_bytes;
-            if !self.pool.make_room(may_grow) && !self.pay_everything() && !self.evict(protected) {
+            if !self.pool.make_room(may_grow) && !self.pay_all_keys() && !self.evict(protected) {
                 return false;
             }
         }
@@ -33,7 +33,7 @@ impl Writer {
         let max = self.limits.max_bytes;
         let limit = max.max(self.lasting_bytes() + max / LEAST_SHARE);
         while self.bytes() > limit {
-            if !self.pay_everything() && !self.evict(protected) {
+            if !self.pay_all_keys() && !self.evict(protected) {
                 return false;
             }
         }
@@ -43,7 +43,7 @@ impl Writer {
     /// Grows or evicts for the tables of heads. Their memory is never freed, so they double only within the budget.
     fn make_room_in_heads(&mut self, protected: u32) {
         while self.heads_need_room() {
-            if !self.pay_everything() && !self.evict(protected) {
+            if !self.pay_all_keys() && !self.evict(protected) {
                 return;
             }
         }

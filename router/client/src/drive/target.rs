@@ -53,7 +53,7 @@ impl FromStr for DriveTarget {
     }
 }
 
-/// Parses a base URL into host and port, and the prefix of paths.
+/// Parses a URL. Returns its host and port, and the URL without `/v1` and trailing slashes.
 fn base(url: &str) -> Option<(String, String)> {
     let base = url.trim_end_matches('/');
     let base = base.strip_suffix("/v1").unwrap_or(base);

@@ -37,7 +37,7 @@ fn opened_at(now: f64) -> Breaker {
     for _ in 0..5 {
         fail(&mut breaker, now);
     }
-    assert_eq!(breaker.standing(Millis(now)), BreakerState::Open);
+    assert_eq!(breaker.state(Millis(now)), BreakerState::Open);
     breaker
 }
 
@@ -108,7 +108,7 @@ fn failures_that_are_long_ago_do_not() {
 fn when_its_time_is_up_one_request_tries_and_the_others_wait_for_what_it_finds() {
     let mut breaker = opened_at(0.0);
     assert_eq!(breaker.admit(Millis(999.0)), None);
-    assert_eq!(breaker.standing(Millis(1000.0)), BreakerState::HalfOpen);
+    assert_eq!(breaker.state(Millis(1000.0)), BreakerState::HalfOpen);
     let trial = breaker.admit(Millis(1000.0));
     assert_eq!(trial, Some(BreakerPass::Trial));
     assert_eq!(breaker.admit(Millis(1001.0)), None);
@@ -121,7 +121,7 @@ fn a_trial_that_fails_doubles_the_pause_up_to_the_longest() {
     let mut breaker = opened_at(0.0);
     let mut now = 0.0;
     for pause in [1000.0, 2000.0, 4000.0, 8000.0, 8000.0] {
-        assert_eq!(breaker.standing(Millis(now + pause - 1.0)), BreakerState::Open);
+        assert_eq!(breaker.state(Millis(now + pause - 1.0)), BreakerState::Open);
         now += pause;
         assert!(fail(&mut breaker, now));
     }
@@ -135,8 +135,8 @@ fn a_relapse_is_a_longer_pause_and_a_failure_much_later_is_not() {
         breaker.answered(Millis(1000.0), BreakerPass::Trial);
         let again = 1000.0 + after;
         while !fail(&mut breaker, again) {}
-        assert_eq!(breaker.standing(Millis(again + pause - 1.0)), BreakerState::Open);
-        assert_eq!(breaker.standing(Millis(again + pause)), BreakerState::HalfOpen);
+        assert_eq!(breaker.state(Millis(again + pause - 1.0)), BreakerState::Open);
+        assert_eq!(breaker.state(Millis(again + pause)), BreakerState::HalfOpen);
     }
 }
 
@@ -156,8 +156,8 @@ fn what_was_sent_before_it_opened_neither_closes_nor_prolongs_it() {
     while !fail(&mut breaker, 0.0) {}
     assert!(!opens(&mut breaker, 900.0, before));
     assert!(!breaker.answered(Millis(900.0), other));
-    assert_eq!(breaker.standing(Millis(999.0)), BreakerState::Open);
-    assert_eq!(breaker.standing(Millis(1000.0)), BreakerState::HalfOpen);
+    assert_eq!(breaker.state(Millis(999.0)), BreakerState::Open);
+    assert_eq!(breaker.state(Millis(1000.0)), BreakerState::HalfOpen);
 }
 
 #[test]

@@ -20,10 +20,10 @@ fn view(slot: u32, ready: bool, in_flight: u32) -> WorkerView {
     }
 }
 
-fn open(failing: f64) -> Condition {
+fn open(failed_share: f64) -> Condition {
     Condition {
         breaker: BreakerState::Open,
-        failing,
+        failed_share,
         ..Condition::WELL
     }
 }
@@ -129,11 +129,11 @@ proptest! {
     ) {
         let mut views = Vec::new();
         let mut conditions = Vec::new();
-        for (slot, &(is_ready, [fails, late], failing, started, in_flight)) in (0..).zip(&workers) {
+        for (slot, &(is_ready, [fails, late], failed_share, started, in_flight)) in (0..).zip(&workers) {
             views.push(view(slot, is_ready, in_flight));
             conditions.push(Condition {
                 breaker: if fails { BreakerState::Open } else { BreakerState::Closed },
-                failing,
+                failed_share,
                 started: started.min(1.0),
                 late,
                 is_avoided: false,

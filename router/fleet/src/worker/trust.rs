@@ -49,8 +49,8 @@ impl Worker {
         }
         let trust = self.trust.lock();
         Condition {
-            breaker: trust.breaker.standing(now),
-            failing: trust.breaker.failing(),
+            breaker: trust.breaker.state(now),
+            failed_share: trust.breaker.failed_share(),
             started: trust.started(now),
             late,
             is_avoided: trust.pause.is_on(now)
@@ -99,7 +99,7 @@ impl Worker {
     fn with_trust<T>(&self, now: Millis, tell: impl FnOnce(&mut Trust) -> T) -> T {
         let mut trust = self.trust.lock();
         let told = tell(&mut trust);
-        let watched = trust.breaker.standing(now) != BreakerState::Closed
+        let watched = trust.breaker.state(now) != BreakerState::Closed
             || trust.started(now) < 1.0
             || trust.pause.is_on(now)
             || trust.breaker.has_failures(now);

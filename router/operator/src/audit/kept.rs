@@ -1,4 +1,4 @@
-//! The audit log in memory, as it outlives a process.
+//! Saves the audit log's entries in memory for the next process, and restores them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ struct AuditSnapshot<'a> {
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct RestoredSnapshot {
     next: u64,
     entries: Vec<Entry>,
 }
 
 impl Audit {
-    /// Returns the newest entries and the next number as JSON of at most `most` bytes.
+    /// Returns the newest entries and the next number as JSON of at most `most` bytes; without room for entries, the next
+    /// number alone.
     #[must_use]
-    pub fn kept(&self, most: usize) -> Vec<u8> {
+    pub fn snapshot(&self, most: usize) -> Vec<u8> {
         let (next, mut entries) = {
             let recent = self.recent.lock();
             let both = recent.applied.entries.iter().chain(&recent.refused.entries);
@@ -47,7 +48,7 @@ impl Audit {
     /// Restores the entries of another process before those of this one, which are numbered after them. Returns the
     /// number of restored entries. Fails and changes nothing if `bytes` are no audit log.
     pub fn restore(&self, bytes: &[u8]) -> Result<usize, String> {
-        let read: Read = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let read: RestoredSnapshot = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let newest = read.entries.iter().map(|entry| entry.number).max();
         let next = newest.map_or(read.next, |newest| read.next.max(newest.saturating_add(1)));
         if next > HIGHEST_NUMBER {
@@ -121,7 +122,7 @@ mod tests {
     async fn numbers_continue_after_a_restart() {
         let before = log(7).await;
         let after = log(2).await;
-        assert_eq!(after.restore(&before.kept(1 << 20)), Ok(7));
+        assert_eq!(after.restore(&before.snapshot(1 << 20)), Ok(7));
         after.record(happened("next", false)).await;
         let newest = after.newest(usize::MAX);
         let numbers: Vec<u64> = newest.iter().map(|entry| entry.number).collect();
@@ -133,13 +134,13 @@ mod tests {
     #[tokio::test]
     async fn a_kept_log_is_bounded_and_has_the_newest_entries() {
         let audit = log(300).await;
-        let bytes = audit.kept(4_000);
+        let bytes = audit.snapshot(4_000);
         assert!(bytes.len() <= 4_000);
         let after = Audit::in_memory();
         assert!(after.restore(&bytes).unwrap() > 5);
         assert_eq!(after.newest(1)[0].number, 299);
         assert_eq!(
-            Audit::in_memory().restore(&audit.kept(0)),
+            Audit::in_memory().restore(&audit.snapshot(0)),
             Ok(0),
             "the number alone"
         );

@@ -173,7 +173,7 @@ fn whole(watch: &mut Watch, json: &[u8], reply: &mut impl FnMut(Piece<'_>)) {
 
 fn said(watch: &mut Watch, response: &ResponseObject<'_>) {
     if let StreamFact::Text(id) = &response.id {
-        watch.answer = Some(response_key(id));
+        watch.response_key = Some(response_key(id));
     }
     if let Some(usage) = &response.usage {
         let details = usage.input_tokens_details.as_ref();

@@ -9,7 +9,7 @@ const ERROR: &str = r#"{"error":{"message":"gone","code":"draining"}}"#;
 fn read(cut: &[u8]) -> Vec<Result<Value, String>> {
     let mut lines = sse::Lines::default();
     lines.push(cut, |_| ());
-    let said = last_words(lines.standing(), ERROR.as_bytes(), Family::OpenAi);
+    let said = last_words(lines.position(), ERROR.as_bytes(), Family::OpenAi);
     let (mut events, mut seen) = (sse::Events::default(), Vec::new());
     events
         .push(&[cut, &said].concat(), |event| {

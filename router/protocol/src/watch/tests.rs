@@ -42,7 +42,7 @@ fn a_stream_is_read_alike_however_it_is_split() {
         let (watch, text) = watch("text/event-stream; charset=utf-8", &chunks);
         assert_eq!(text, "hé 漢🙂", "chunks of {size}");
         assert!(watch.first_token && watch.complete);
-        assert_eq!(watch.token_events, 2);
+        assert_eq!(watch.passed.events, 2);
         assert_eq!(
             watch.usage,
             Some(Usage {
@@ -131,7 +131,7 @@ fn calls_reasoning_and_the_rest_are_tokens_streamed_or_not() {
     for (field, expected) in beside {
         let delta = format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{{field}}}}}]}}\n\n");
         let (seen, said) = watch("text/event-stream", &[delta.as_bytes()]);
-        assert_eq!((seen.first_token, seen.token_events), (true, 1), "{field}");
+        assert_eq!((seen.first_token, seen.passed.events), (true, 1), "{field}");
         assert_eq!(said, expected, "{field}");
         let whole = format!(r#"{{"choices":[{{"index":0,"message":{{{field}}}}}]}}"#);
         let (seen, said) = watch("application/json", &[whole.as_bytes()]);
@@ -297,7 +297,10 @@ data: {"type":"response.completed","response":{"id":"resp_1","output":[],USAGE}}
             cached: Some(4),
         };
         assert_eq!(watch.usage, Some(counted));
-        assert_eq!(watch.answer, Some(crate::api::responses::response_key("resp_1")));
+        assert_eq!(
+            watch.response_key,
+            Some(crate::api::responses::response_key("resp_1"))
+        );
         assert_eq!(watch.seen().finish, Finish::Stop);
     }
     let call = r#"{"id":"r","output":[{"type":"function_call","name":"f"}]}"#;
@@ -326,7 +329,7 @@ fn sglangs_own_stream_is_read_whether_it_repeats_the_text_or_not() {
             cached: Some(2),
         };
         assert_eq!(watch.usage, Some(usage));
-        assert_eq!(watch.token_events, 3);
+        assert_eq!(watch.passed.events, 3);
     }
     let several = other(
         Endpoint::Generate,
@@ -348,7 +351,7 @@ fn what_generates_nothing_is_not_read() {
 fn what_has_no_room_passes_unread() {
     let total = Arc::new(AtomicUsize::new(0));
     let watch = |kind| {
-        let room = Unread::new(Arc::clone(&total), 1000);
+        let room = ByteReservation::new(Arc::clone(&total), 1000);
         Watch::new(Endpoint::Chat, Some(kind), false).within(room)
     };
     let usage = r#"{"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;

@@ -17,7 +17,7 @@ use protocol::error::ApiError;
 use protocol::model::BYTE_ORDER_MARK;
 use protocol::routes::{self, Route};
 use state::State;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 use telemetry::traces::TracedRoute;
 
 const MAX_TARGET_BYTES: usize = 8 * 1024;
@@ -135,7 +135,7 @@ fn header_bytes(headers: &HeaderMap) -> usize {
 pub struct Received {
     pub bytes: Bytes,
     /// Reservation of memory for the bytes, to be held as long as they are.
-    pub room: Unread,
+    pub room: ByteReservation,
 }
 
 /// Reads a complete body. Fails with 413 if it is too large, 408 on timeout, 400 if it is cut short, and 503 if the
@@ -156,7 +156,7 @@ pub async fn read_body(
         return Err(ApiError::BodyTooLarge(max));
     }
     let mut pace = Pace::new(limits.body_timeout);
-    let mut room = state.unread();
+    let mut room = state.request_reservation();
     // A body that arrives in one piece, as most do, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();

@@ -10,7 +10,7 @@ use fleet::Worker;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Among {
     /// All workers with an address.
-    Anybody,
+    Addressed,
     /// The workers at these addresses.
     Listed(Vec<SocketAddr>),
     /// One worker.
@@ -24,7 +24,7 @@ impl Among {
             return false;
         };
         match self {
-            Self::Anybody => true,
+            Self::Addressed => true,
             Self::Listed(listed) => listed.contains(&endpoint),
             Self::One(id) => worker.id == *id,
         }
@@ -41,7 +41,7 @@ mod tests {
         let seat = Seat::with(|config| config.workers[2].url = "http://c.example:1".parse().unwrap());
         let address = |name: &str| seat.worker(name).endpoint.unwrap();
         for (among, members) in [
-            (Among::Anybody, "ab"),
+            (Among::Addressed, "ab"),
             (Among::Listed(vec![]), ""),
             (Among::Listed(vec![address("b")]), "b"),
             (Among::Listed(vec![address("b"), address("a")]), "ab"),

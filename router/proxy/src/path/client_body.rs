@@ -19,7 +19,7 @@ use protocol::error::ApiError;
 use protocol::model::Named;
 use state::{Routing, State};
 use tailroute_http::body::{self, BodyError, PolledFrame};
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 /// A body slower than this after `limits.body_timeout_s` is aborted.
 const LEAST_BYTES_PER_S: u64 = 1024;
@@ -61,7 +61,7 @@ pub struct ClientBody {
     /// Bytes that were read to find the model.
     first: Option<Bytes>,
     /// Reservation of memory for `first`, held until the response begins.
-    room: Option<Unread>,
+    room: Option<ByteReservation>,
     inner: Incoming,
     received: usize,
     max: usize,
@@ -116,7 +116,7 @@ impl ClientBody {
 
     /// Reads the body as far as needed to find the model. Fails if the body exceeds its bounds.
     pub async fn model(&mut self, state: &State, search: Search) -> Result<Named, ApiError> {
-        let (mut seen, mut room) = (BytesMut::new(), state.unread());
+        let (mut seen, mut room) = (BytesMut::new(), state.request_reservation());
         while !self.inspector.is_over(search) {
             match self.frame().await {
                 None => break,

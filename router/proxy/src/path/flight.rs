@@ -170,7 +170,7 @@ impl Flight {
             self.noted.compared = hold.as_ref().and_then(Reservation::compared);
             self.noted.hold = hold;
             if low && proxy.state.routing.makes_room_on(worker) {
-                proxy.state.routing.feedback.learn(LearnerEvent::Sent(worker.id));
+                proxy.state.routing.feedback.queue(LearnerEvent::Sent(worker.id));
             }
         }
         if let Some(replicas) = &proxy.replicas {
@@ -253,7 +253,7 @@ impl Flight {
         let left = routing.knowledge.moved(now, session.key, worker.id);
         self.progress.left = left;
         if self.progress.streamed && routing.makes_room_on(worker) {
-            routing.feedback.learn(LearnerEvent::Begun(Begun {
+            routing.feedback.queue(LearnerEvent::Begun(Begun {
                 arrived: self.turn.arrived,
                 conversation: session.key,
                 worker: worker.id,

@@ -47,8 +47,8 @@ pub(crate) struct TurnRequest<'a> {
 }
 
 /// Sends a turn to workers until one answers, within the [retry policy](super::retry). The response body may still be
-/// streaming. Fails if no worker is ready or none is reached. If a worker failed or a deadline passed, that is an `Ok`
-/// response with an error.
+/// streaming. Fails if no worker is ready, none is reached, or the request cannot be built. If a worker failed or a
+/// deadline passed, that is an `Ok` response with an error.
 pub(crate) async fn deliver(
     request: TurnRequest<'_>,
     permit: &mut Option<RequestPermit>,
@@ -107,7 +107,8 @@ pub(crate) async fn deliver(
     }
 }
 
-/// Returns the 404 of a turn that another worker can serve; `None` if there is no such worker.
+/// Returns what a worker's 404 means if another worker can serve the turn; `None` if none can, or if the turn continues
+/// a stored response. Corrects the known model lists.
 async fn elsewhere(
     request: &TurnRequest<'_>,
     worker: Arc<Worker>,
@@ -118,12 +119,12 @@ async fn elsewhere(
     let asked = (&*turn.model, found == NotFound::Denied);
     let among = |other: &Worker| turn.may_go_to(other);
     let is_there =
-        models::is_elsewhere(&request.context.proxy.state.routing, &worker, asked, tried, among).await;
+        models::recheck_elsewhere(&request.context.proxy.state.routing, &worker, asked, tried, among).await;
     // A stored response is on one worker.
-    (is_there && turn.home.is_none()).then_some(found)
+    (is_there && turn.pinned_to.is_none()).then_some(found)
 }
 
-/// Selects a worker that was not tried and whose breaker admits the request.
+/// Selects an untried worker whose breaker admits the request, or one of those that do not if no other remains.
 pub fn select_admitted(
     routing: &Routing,
     turn: &Turn,
@@ -135,7 +136,7 @@ pub fn select_admitted(
         let choice = match select::select(routing, turn, tried) {
             Ok(choice) => choice,
             Err(error) => {
-                // Every other worker is being probed. One of them is better than none.
+                // Every other worker has its trial request in flight. One of them is better than none.
                 tried.truncate(attempts);
                 let choice = turned_away.ok_or(error)?;
                 let pass = choice.worker.admit(choice.at, true);
@@ -145,7 +146,7 @@ pub fn select_admitted(
         if let Some(pass) = choice.worker.admit(choice.at, choice.regardless) {
             return Ok((choice, pass));
         }
-        // Another request has just begun to probe this worker.
+        // Another request has just become this worker's trial.
         tried.push(choice.worker.id);
         turned_away.get_or_insert(choice);
     }
@@ -188,7 +189,7 @@ fn answered(
         content_type,
         parts.headers.contains_key(CONTENT_ENCODING),
     )
-    .within(request.context.proxy.state.transport.copied())
+    .within(request.context.proxy.state.transport.response_reservation())
     .without_error_in(searched_bytes);
     let proxy = request.context.proxy;
     mark(

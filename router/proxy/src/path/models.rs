@@ -3,7 +3,7 @@
 //! A name that no list has may have been loaded since the lists were read. Such a request makes the router read them
 //! again ([`refreshed`]), and waits for that as long as a probe may take, before it is answered 404. A worker's own 404
 //! for a model contradicts its list: the request is tried where the model is known to be, before its client sees
-//! anything ([`is_elsewhere`]).
+//! anything ([`recheck_elsewhere`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use fleet::eligibility::Eligibility;
 use fleet::facts::{Listed, Query};
 use protocol::error::ApiError;
 use protocol::names;
-use protocol::routes::Route;
 use state::Routing;
 use tailroute_http::body::{self, Body};
 
@@ -28,19 +27,19 @@ const SHOWN_CHARS: usize = 128;
 const SHOWN_MODELS: usize = 16;
 
 /// Lists the models of all ready workers, merged and sorted by name.
-pub fn list(routing: &Routing) -> Response<Body> {
+pub fn list(routing: &Routing, timer: RequestTimer) -> Response<Body> {
     let models: Vec<Value> = merged(routing).into_values().collect();
-    answer(routing, &json!({ "object": "list", "data": models }))
+    answer(routing, timer, &json!({ "object": "list", "data": models }))
 }
 
 /// Describes one model. Fails with 404 if no ready worker serves it.
-pub async fn one(routing: &Routing, name: &str) -> Result<Response<Body>, ApiError> {
+pub async fn one(routing: &Routing, timer: RequestTimer, name: &str) -> Result<Response<Body>, ApiError> {
     let mut card = merged(routing).remove(name);
     if card.is_none() && refreshed(routing).await {
         card = merged(routing).remove(name);
     }
     let card = card.ok_or_else(|| unknown(routing, name))?;
-    Ok(answer(routing, &card))
+    Ok(answer(routing, timer, &card))
 }
 
 /// Checks a model's name against the known lists. An empty name is accepted as no name. Fails with 400 if the name is
@@ -89,7 +88,7 @@ pub async fn refreshed(routing: &Routing) -> bool {
 /// again. Returns whether an untried worker `among` those that may get the request serves the model. `says_so`: the
 /// answer itself says that the worker lacks the model. Only then does it count as a denial, since an engine may miss
 /// other things.
-pub async fn is_elsewhere(
+pub async fn recheck_elsewhere(
     routing: &Routing,
     worker: &Worker,
     (model, says_so): (&str, bool),
@@ -182,11 +181,7 @@ fn add(models: &mut BTreeMap<String, Value>, name: &str, card: Value) {
     }
 }
 
-fn answer(routing: &Routing, said: &Value) -> Response<Body> {
-    let timer = RequestTimer {
-        endpoint: Route::Models.endpoint(),
-        started: routing.clock.now(),
-    };
+fn answer(routing: &Routing, timer: RequestTimer, said: &Value) -> Response<Body> {
     let mut response = Response::new(body::full(said.to_string()));
     response
         .headers_mut()
@@ -197,7 +192,26 @@ fn answer(routing: &Routing, said: &Value) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use protocol::routes::Route;
+
     use super::*;
+    use crate::testing::Seat;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_list_is_timed_from_its_requests_head() {
+        let seat = Seat::with(|_| {});
+        let routing = &seat.proxy.state.routing;
+        let timer = RequestTimer {
+            endpoint: Route::Models.endpoint(),
+            started: routing.clock.now(),
+        };
+        tokio::time::advance(Duration::from_secs(2)).await;
+        list(routing, timer);
+        let took = "tailroute_request_duration_seconds_sum";
+        assert_eq!(seat.metric(took, &["endpoint=models"]), 2.0);
+    }
 
     #[test]
     fn what_workers_say_of_one_model_is_put_together() {

@@ -59,8 +59,8 @@ impl Observer {
     }
 
     /// Returns the parsed position in the event stream; `None` for other responses.
-    pub fn standing(&self) -> Option<sse::StreamPosition<'_>> {
-        self.watch.standing()
+    pub fn position(&self) -> Option<sse::StreamPosition<'_>> {
+        self.watch.position()
     }
 
     /// Records bytes that pass. Returns how far they advance the response.
@@ -101,7 +101,7 @@ impl Observer {
         };
         let step = self.watch.push(data, |piece| flight.reply(piece));
         flight.passed(self.watch.passed);
-        if let Some(key) = self.watch.answer.take() {
+        if let Some(key) = self.watch.response_key.take() {
             flight.record_stored(key);
         }
         let is_good = self.outcome == AttemptOutcome::Ok && self.watch.error.is_none();
@@ -121,7 +121,7 @@ impl Observer {
         flight.release_permit();
         if self.watch.keeps() {
             self.watch.end(|piece| flight.reply(piece));
-            if let Some(key) = self.watch.answer.take() {
+            if let Some(key) = self.watch.response_key.take() {
                 flight.record_stored(key);
             }
         }
@@ -135,7 +135,7 @@ impl Observer {
         };
         self.watch.end(|piece| flight.reply(piece));
         flight.passed(self.watch.passed);
-        if let Some(key) = self.watch.answer.take() {
+        if let Some(key) = self.watch.response_key.take() {
             flight.record_stored(key);
         }
         let outcome = self.outcome_by_body();

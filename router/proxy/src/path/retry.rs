@@ -9,7 +9,7 @@
 //! | a closed connection, before any byte was written | no | yes, after another connection to the same worker | no |
 //! | a response that declines, by its head or its body | no | yes | no |
 //! | any other 503 | no | yes | yes |
-//! | 404, while another worker serves the model | no | yes; outside the limits below if it says that the model is missing | no |
+//! | 404, while another worker serves the model | no | yes; if the body says that the model is missing, on every such worker and outside the limits below | no |
 //! | a response of 200 whose first event or whole body is an error | yes | if idempotent | by the error's code |
 //! | connection lost after the first byte of the request | yes | if idempotent | yes |
 //! | no first token in time | yes | no: the worker may still be computing | unless it makes progress on other requests |

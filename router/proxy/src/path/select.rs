@@ -212,17 +212,17 @@ impl Scratch {
         usual.clear();
         usual.extend(views.iter().map(|view| view.ready));
         rotation::avoid(views, conditions);
-        let Some(home) = turn.home else { return };
-        let is_possible = workers.get(home.index()).is_some_and(|worker| {
+        let Some(pinned_to) = turn.pinned_to else { return };
+        let is_possible = workers.get(pinned_to.index()).is_some_and(|worker| {
             worker.accepts_pinned()
                 && turn.may_go_to(worker)
                 && (turn.model.is_empty() || worker.serves(&turn.model) > Serves::No)
         });
         if is_possible {
-            ready[home.index()] = true;
+            ready[pinned_to.index()] = true;
             // The breaker is ignored: no other worker can answer the turn.
             for (view, ready) in views.iter_mut().zip(ready.iter_mut()) {
-                *ready &= view.id == home;
+                *ready &= view.id == pinned_to;
                 view.ready = *ready;
             }
             usual.clone_from(ready);

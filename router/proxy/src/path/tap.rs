@@ -26,7 +26,7 @@ pub struct Tap {
     inner: ResponseBody,
     watchdog: Watchdog,
     failing: Failing,
-    /// Whether the whole body was handed to hyper. Learning runs when the body is dropped, which is after the write if
+    /// Whether the whole body was handed to hyper. The flight ends when the body is dropped, which is after the write if
     /// the socket accepts it (before it, over HTTP/2).
     is_over: bool,
 }
@@ -119,8 +119,8 @@ impl Tap {
     fn end(&mut self, cx: &mut Context<'_>, error: BodyError, told: &ApiError) -> Poll<PolledFrame> {
         let family = self.observer.family();
         // An error that the worker has sent is the last one.
-        let standing = self.observer.standing().filter(|_| !self.observer.has_error());
-        let Some(standing) = standing else {
+        let position = self.observer.position().filter(|_| !self.observer.has_error());
+        let Some(position) = position else {
             // The response head may be unsent. Returning pending flushes it, so that the client sees a broken response.
             self.failing = Failing::Cut(error);
             cx.waker().wake_by_ref();
@@ -128,7 +128,7 @@ impl Tap {
         };
         self.failing = Failing::Said(error);
         Poll::Ready(Some(Ok(Frame::data(mend::last_words(
-            standing,
+            position,
             &told.json_for(family),
             family,
         )))))

@@ -53,7 +53,7 @@ pub struct Turn {
     /// Seed of the tenant: see [`Caller::seed`].
     pub tenant: u64,
     /// The worker that stores the response which the turn continues; no other worker can answer the turn.
-    pub home: Option<WorkerId>,
+    pub pinned_to: Option<WorkerId>,
     pub request: HeaderValue,
     pub trace: Option<TraceId>,
     /// Whether the client asks for the terms of the decision, and may see them.
@@ -134,7 +134,7 @@ impl Turn {
             session,
             expected,
             last: last.is_some_and(says_yes),
-            home: previous.map(|kept| kept.worker),
+            pinned_to: previous.map(|kept| kept.worker),
             trace: TraceId::of(headers),
             request: request.cloned().unwrap_or_else(unnamed),
             explain: explain.is_some_and(says_yes)

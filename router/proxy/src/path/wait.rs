@@ -19,7 +19,7 @@ pub(super) async fn turn(
     let tokens = turn.tokens(&proxy.state.routing);
     // A guard holds the charge: a turn that is refused, or whose client leaves while it waits, gets it back.
     permit.charge = caller.charge(proxy.state.routing.clock, tokens)?;
-    permit.turn = enter(context, turn, tokens).await?;
+    permit.gate = enter(context, turn, tokens).await?;
     let waited = (proxy.state.routing.clock.now() - turn.arrived).0 / 1e3;
     proxy.state.routing.metrics.admitted(caller.name(), waited);
     Ok(())

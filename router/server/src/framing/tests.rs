@@ -16,7 +16,7 @@ use super::*;
 use crate::check::FramingCheck;
 use crate::client_io::{self, ClientIo};
 use crate::shared_socket::SharedSocket;
-use tailroute_http::unread::Unread;
+use tailroute_http::byte_reservation::ByteReservation;
 
 const HOST: &str = "host: h\r\n";
 
@@ -335,7 +335,7 @@ async fn by_hyper(stream: Vec<u8>, cuts: &[usize]) -> (Vec<twin::Request>, Vec<u
             }
         })
     };
-    let check = FramingCheck::new(1 << 16, Unread::new(Arc::default(), usize::MAX));
+    let check = FramingCheck::new(1 << 16, ByteReservation::new(Arc::default(), usize::MAX));
     let io = ClientIo::new(Arc::clone(&shared), Some(check), Duration::from_secs(60));
     let mut builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
     // The end of the bytes does not mean that the client has disconnected.

@@ -103,7 +103,8 @@ fn unknown(key: &str, known: &[String]) -> String {
     }
 }
 
-/// Returns the key that was probably meant: one that ends in this name, or else the one with the fewest edits.
+/// Returns the key that was probably meant: one whose last part is this name, else one whose last part begins with it,
+/// else the one with the fewest edits; `None` if none is near.
 fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
     let last = |path: &'a str| path.rsplit('.').next().unwrap_or(path);
     let edits = |known: &'a str| match last(known) {

@@ -1,5 +1,5 @@
-//! Finishes an attempt: span, breaker, token counts, the key's charge, cache state, the decision's account, captures, the
-//! observation for the learner, and the request's metrics, in this order.
+//! Finishes an attempt: span, breaker, token counts, the key's charge, cache state, the decision's account, metrics of a
+//! complete response, captures, the observation for the learner, and the request's metrics, in this order.
 
 use std::sync::atomic::Ordering;
 
@@ -52,11 +52,11 @@ impl Flight {
         self.note_breaker(end.outcome, ended);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();
-        let counted = seen.usage.filter(|_| end.outcome.is_computed());
+        let counted = seen.usage.filter(|_| end.outcome.may_be_computed());
         let offsets = counted.and_then(|usage| self.learn_usage(usage, &seen));
         self.settle_charge(end.outcome, seen.usage);
         let is_computed =
-            self.progress.started && end.outcome.is_computed() && self.turn.endpoint.generates();
+            self.progress.started && end.outcome.may_be_computed() && self.turn.endpoint.generates();
         self.settle(is_computed, &seen, offsets);
         self.close_account(end.outcome, &seen, ended);
         self.count_answered(end.outcome, &seen, ended);

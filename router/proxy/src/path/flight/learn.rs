@@ -27,7 +27,7 @@ impl Flight {
         };
         self.progress.taught = true;
         let cached = prediction.cached.min(prediction.prompt);
-        self.proxy.state.routing.feedback.learn(LearnerEvent::Late(Late {
+        self.proxy.state.routing.feedback.queue(LearnerEvent::Late(Late {
             worker: self.worker().id,
             at: self.proxy.state.routing.clock.now(),
             uncached: prediction.prompt.saturating_sub(cached),
@@ -88,7 +88,7 @@ impl Flight {
             tokens_per_unit: prompt.as_f64() / units.max(1) as f64,
         };
         let event = LearnerEvent::Turn(Box::new(observation));
-        self.proxy.state.routing.feedback.learn(event);
+        self.proxy.state.routing.feedback.queue(event);
     }
 }
 

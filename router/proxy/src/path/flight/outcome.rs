@@ -70,8 +70,8 @@ impl AttemptOutcome {
         matches!(self, Self::WorkerError | Self::ErrorInBody | Self::Broken)
     }
 
-    /// Returns whether the worker computed what its response shows. An error is no observation of costs or caches.
-    pub(super) fn is_computed(self) -> bool {
+    /// Returns whether the worker may have computed a reply. An error is no observation of costs or caches.
+    pub(super) fn may_be_computed(self) -> bool {
         !matches!(
             self,
             Self::ClientError | Self::Declined(_) | Self::WorkerError | Self::ErrorInBody

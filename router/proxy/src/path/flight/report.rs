@@ -116,7 +116,8 @@ impl Flight {
     pub(super) fn write_down(&mut self, end: &AttemptEnd, ended: Millis) {
         let slip = self.slip.take();
         let recent = self.proxy.state.operations.operator.recent.open();
-        let was_load = self.progress.started && self.turn.endpoint.generates() && end.outcome.is_computed();
+        let was_load =
+            self.progress.started && self.turn.endpoint.generates() && end.outcome.may_be_computed();
         if was_load && (slip.is_some() || recent.is_some()) {
             let record = self.record(end, ended);
             if let Some(recent) = recent.as_deref().and_then(Option::as_ref) {

@@ -50,7 +50,7 @@ const KEPT_BYTES: u64 = 1 << 20;
 pub struct Wanted {
     pub model: Option<String>,
     /// The worker that stores the requested object.
-    pub home: Option<WorkerId>,
+    pub pinned_to: Option<WorkerId>,
     /// The eligible workers; `None` for all.
     pub among: Option<Among>,
 }
@@ -60,11 +60,11 @@ impl Wanted {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
 
-    /// Returns whether an untried worker serves the model for which a worker answered 404.
-    async fn is_elsewhere(&self, routing: &Routing, worker: &Worker, tried: &[WorkerId]) -> bool {
+    /// Corrects the known lists after a worker's 404. Returns whether an untried worker serves the model.
+    async fn recheck_elsewhere(&self, routing: &Routing, worker: &Worker, tried: &[WorkerId]) -> bool {
         let asked = (self.model.as_deref().unwrap_or_default(), false);
         let among = |other: &Worker| self.may_go_to(other);
-        self.home.is_none() && models::is_elsewhere(routing, worker, asked, tried, among).await
+        self.pinned_to.is_none() && models::recheck_elsewhere(routing, worker, asked, tried, among).await
     }
 
     /// Returns the views of all workers. Only workers that may get the request are ready.
@@ -120,7 +120,7 @@ pub(crate) async fn pass(
         state.tried.push(worker.id);
         let is_elsewhere = ended.is_not_found()
             && wanted
-                .is_elsewhere(&proxy.state.routing, &worker, &state.tried)
+                .recheck_elsewhere(&proxy.state.routing, &worker, &state.tried)
                 .await;
         let again = ended.failure().is_some_and(|failure| {
             let tried = state.tried.clone();
@@ -279,19 +279,21 @@ pub fn some_worker(
     let mut conditions = Vec::new();
     select::narrow(routing, &workers, now, None, &mut views, &mut conditions);
     rotation::avoid(&mut views, &conditions);
-    if let Some(home) = wanted.home
-        && let Some(worker) = workers.get(home.index())
+    if let Some(pinned_to) = wanted.pinned_to
+        && let Some(worker) = workers.get(pinned_to.index())
         && worker.accepts_pinned()
         && wanted.may_go_to(worker)
     {
         // No other worker can answer it.
-        views[home.index()].ready = true;
+        views[pinned_to.index()].ready = true;
     }
     let session = headers
         .get(headers::SESSION)
         .and_then(|name| name.to_str().ok())
         .map(|name| xxhash_rust::xxh3::xxh3_64(name.as_bytes()));
-    let home = wanted.home.or_else(|| routing.knowledge.last_worker(session?));
+    let home = wanted
+        .pinned_to
+        .or_else(|| routing.knowledge.last_worker(session?));
     let mut free: Vec<usize> = (0..views.len())
         .filter(|&at| views[at].ready && !tried.contains(&workers[at].id))
         .collect();
@@ -303,7 +305,7 @@ pub fn some_worker(
     let taken = free
         .iter()
         .find_map(|&at| let_through(at, conditions[at].breaker == BreakerState::Open));
-    // Every one is being probed. One of them is better than none.
+    // Every other worker has its trial request in flight. One of them is better than none.
     taken.or_else(|| let_through(*free.first()?, true))
 }
 
@@ -325,7 +327,7 @@ impl UploadBody {
         if incoming.is_end_stream() {
             return Ok(Self::Whole(Received {
                 bytes: Bytes::new(),
-                room: state.unread(),
+                room: state.request_reservation(),
             }));
         }
         let length = head

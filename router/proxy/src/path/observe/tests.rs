@@ -171,7 +171,7 @@ async fn events_after_the_first_token_are_parsed_a_few_at_a_time_and_none_is_los
         observer.catch_up();
         assert!(!observer.stops_short(), "{case}");
         observer.finish();
-        assert_eq!(observer.watch.token_events, 1 + tokens, "{case}");
+        assert_eq!(observer.watch.passed.events, 1 + tokens, "{case}");
         let observation = seat.observations().remove(0);
         assert_eq!(observation.response.0, 9, "{case}");
         assert!(observation.end.is_some(), "{case}");

@@ -103,7 +103,7 @@ async fn a_turn_goes_to_the_cheapest_worker_that_may_get_it() {
 async fn a_turn_goes_only_where_its_restrictions_allow() {
     #[rustfmt::skip]
     let cases: &[(&str, Prepare, &str)] = &[
-        ("any address", |_, turn| turn.among = Some(Among::Anybody), "a"),
+        ("any address", |_, turn| turn.among = Some(Among::Addressed), "a"),
         ("one worker", |_, turn| turn.among = Some(Among::One(C)), "c"),
         ("a list", |seat, turn| turn.among = listed(seat, &["c", "b"]), "b"),
         ("an empty list", |seat, turn| turn.among = listed(seat, &[]), "no_worker_ready"),
@@ -115,11 +115,11 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
             },
             "no_worker_ready",
         ),
-        ("pinned", |_, turn| turn.home = Some(C), "c"),
+        ("pinned", |_, turn| turn.pinned_to = Some(C), "c"),
         (
             "pinned to a cordoned worker",
             |seat, turn| {
-                turn.home = Some(C);
+                turn.pinned_to = Some(C);
                 seat.hold("c", AdminState::Cordoned);
             },
             "c",
@@ -127,7 +127,7 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
         (
             "pinned to a draining worker, which gets nothing more",
             |seat, turn| {
-                turn.home = Some(C);
+                turn.pinned_to = Some(C);
                 seat.hold("c", AdminState::Draining);
             },
             "a",
@@ -135,7 +135,7 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
         (
             "pinned to a worker with an open breaker",
             |seat, turn| {
-                turn.home = Some(C);
+                turn.pinned_to = Some(C);
                 seat.break_worker("c");
             },
             "c",
@@ -143,16 +143,16 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
         (
             "pinned to a worker outside the list",
             |seat, turn| {
-                turn.home = Some(C);
+                turn.pinned_to = Some(C);
                 turn.among = listed(seat, &["b"]);
             },
             "b",
         ),
-        ("pinned to a slot without a worker", |_, turn| turn.home = Some(WorkerId(9)), "a"),
+        ("pinned to a slot without a worker", |_, turn| turn.pinned_to = Some(WorkerId(9)), "a"),
         (
             "pinned, without a model",
             |_, turn| {
-                turn.home = Some(B);
+                turn.pinned_to = Some(B);
                 turn.model = "".into();
             },
             "b",
@@ -160,7 +160,7 @@ async fn a_turn_goes_only_where_its_restrictions_allow() {
         (
             "pinned to a worker without the model",
             |_, turn| {
-                turn.home = Some(B);
+                turn.pinned_to = Some(B);
                 turn.model = "other".into();
             },
             "no_worker_ready",
@@ -199,7 +199,7 @@ async fn a_model_is_served_where_it_is_listed() {
 async fn a_pinned_turn_has_no_alternative_and_is_not_sent_to_its_worker_twice() {
     let seat = Seat::new();
     let turn = Turn {
-        home: Some(C),
+        pinned_to: Some(C),
         ..seat.turn("hi")
     };
     let choice = seat.choose(&turn);

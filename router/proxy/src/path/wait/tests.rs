@@ -58,7 +58,7 @@ fn counts(seat: &Seat) -> (usize, usize) {
 async fn nothing_waits_where_nothing_limits() {
     let seat = Seat::new();
     let permit = admit(&seat, &seat.turn("hi")).await.unwrap();
-    assert!(permit.turn.is_none());
+    assert!(permit.gate.is_none());
     assert_eq!(seat.metric("tailroute_admission_wait_seconds_count", &[]), 1.0);
 }
 

@@ -99,7 +99,7 @@ async fn one_preview_at_a_time() {
         .state
         .operations
         .operator
-        .previews
+        .preview_permit
         .try_acquire()
         .unwrap();
     let body = json!({ "settings": settings(&fleet, "random").await });

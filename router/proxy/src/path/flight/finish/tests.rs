@@ -319,7 +319,7 @@ async fn an_omitted_count_of_cached_tokens_is_zero_where_the_worker_reports_them
 
 #[tokio::test(start_paused = true)]
 async fn an_outcome_ends_the_request_unless_another_attempt_follows() {
-    for (outcome, name, is_final, is_the_workers, is_computed) in [
+    for (outcome, name, is_final, is_the_workers, may_be_computed) in [
         (Ok, "ok", true, false, true),
         (ClientError, "client_error", true, false, false),
         (declined(), "declined", true, false, false),
@@ -336,8 +336,8 @@ async fn an_outcome_ends_the_request_unless_another_attempt_follows() {
         let is = (
             outcome.is_final(),
             outcome.is_the_workers(),
-            outcome.is_computed(),
+            outcome.may_be_computed(),
         );
-        assert_eq!(is, (is_final, is_the_workers, is_computed), "{outcome:?}");
+        assert_eq!(is, (is_final, is_the_workers, may_be_computed), "{outcome:?}");
     }
 }

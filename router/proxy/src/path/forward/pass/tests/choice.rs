@@ -24,17 +24,17 @@ async fn a_request_goes_to_the_least_busy_worker_that_may_get_it() {
         ("no address", |_, wanted| wanted.among = Some(Among::Listed(Vec::new())), &[], ""),
         ("a model", |_, wanted| wanted.model = Some("m".to_owned()), &[], "a"),
         ("a model of no worker", |_, wanted| wanted.model = Some("other".to_owned()), &[], ""),
-        ("pinned", |_, wanted| wanted.home = Some(WorkerId(1)), &[], "b"),
+        ("pinned", |_, wanted| wanted.pinned_to = Some(WorkerId(1)), &[], "b"),
         ("pinned to a cordoned worker", |seat, wanted| {
-            wanted.home = Some(WorkerId(1));
+            wanted.pinned_to = Some(WorkerId(1));
             seat.hold("b", AdminState::Cordoned);
         }, &[], "b"),
         ("pinned to a draining worker", |seat, wanted| {
-            wanted.home = Some(WorkerId(1));
+            wanted.pinned_to = Some(WorkerId(1));
             seat.hold("b", AdminState::Draining);
         }, &[], "a"),
         ("pinned to a worker at another address", |_, wanted| {
-            wanted.home = Some(WorkerId(1));
+            wanted.pinned_to = Some(WorkerId(1));
             wanted.among = Some(Among::One(WorkerId(2)));
         }, &[], "c"),
     ];
@@ -46,7 +46,10 @@ async fn a_request_goes_to_the_least_busy_worker_that_may_get_it() {
         let taken = some_worker(&seat.proxy.state.routing, &HeaderMap::new(), &tried, &wanted);
         let name = taken.as_ref().map_or("", |taken| taken.worker().name());
         assert_eq!(name, expected, "{case}");
-        let others = Wanted { home: None, ..wanted };
+        let others = Wanted {
+            pinned_to: None,
+            ..wanted
+        };
         let is_free = is_other_free(&seat.proxy.state.routing, &tried, &others);
         let is_held = matches!(case, "an open breaker, and no other worker");
         assert_eq!(is_free, !expected.is_empty() || is_held, "{case}");

@@ -1,18 +1,18 @@
-//! A bound on the total bytes of requests that are buffered before their responses begin.
+//! A bound on the total bytes that many buffers hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Reservation of bytes for the buffered part of one request. Dropping it releases the bytes.
+/// Reservation of bytes for one buffer. Dropping it releases the bytes.
 #[derive(Debug)]
-pub struct Unread {
-    /// Number of bytes reserved by all requests.
+pub struct ByteReservation {
+    /// Number of bytes of all reservations.
     total: Arc<AtomicUsize>,
     max: usize,
     bytes: usize,
 }
 
-impl Unread {
+impl ByteReservation {
     /// Returns an empty reservation. All reservations on `total` share the bound of `max` bytes.
     pub fn new(total: Arc<AtomicUsize>, max: usize) -> Self {
         Self { total, max, bytes: 0 }
@@ -39,7 +39,7 @@ impl Unread {
     }
 }
 
-impl Drop for Unread {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn all_reservations_share_one_bound_and_are_released_on_drop() {
         let total = Arc::new(AtomicUsize::new(0));
-        let [mut one, mut other] = [(); 2].map(|()| Unread::new(Arc::clone(&total), 100));
+        let [mut one, mut other] = [(); 2].map(|()| ByteReservation::new(Arc::clone(&total), 100));
         assert!(one.grow(60) && other.resize(40));
         assert!(!other.resize(41));
         assert!(other.resize(10) && one.grow(30));
