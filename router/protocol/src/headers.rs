@@ -181,6 +181,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_first_value_of_each_field_is_found() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("host", "h"),
+            ("x-slo-class", "a"),
+            ("x-slo-class", "b"),
+            ("te", "t"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let found = first_of(&headers, [&TE, &SESSION, &SLO_CLASS]).map(|value| value?.to_str().ok());
+        assert_eq!(found, [Some("t"), None, Some("a")]);
+    }
+
+    #[test]
     fn what_concerns_one_connection_ends_here() {
         let mut headers = HeaderMap::new();
         for (name, value) in [

@@ -55,6 +55,20 @@ fn a_stream_is_read_alike_however_it_is_split() {
 }
 
 #[test]
+fn a_response_that_is_not_utf_8_passes_unread() {
+    let usage = b"\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}";
+    for (id, is_read) in [
+        (&b"{\"id\":\"\xc3\xa9\","[..], true),
+        (b"{\"id\":\"\xe9\",", false),
+    ] {
+        let (watch, said) = watch("application/json", &[id, usage]);
+        assert_eq!(watch.usage.is_some(), is_read);
+        assert_eq!(said, if is_read { "" } else { "?" });
+        assert!(watch.complete);
+    }
+}
+
+#[test]
 fn the_end_and_the_engines_times_are_read_wherever_they_stand() {
     let (seen, _) = watch("text/event-stream", &[STREAM.as_bytes()]);
     assert_eq!((seen.seen().finish, seen.seen().prefill), (Finish::Stop, None));
