@@ -139,15 +139,7 @@ impl Server {
     /// Waits until every worker is ready, or until `limit` has passed. Returns whether any worker is ready.
     pub async fn wait_ready(&self, limit: Duration) -> bool {
         let all_ready = async {
-            while !self
-                .parts
-                .state
-                .routing
-                .fleet
-                .workers()
-                .iter()
-                .all(|worker| worker.is_ready())
-            {
+            while !self.parts.state.routing.fleet.are_all_ready() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

@@ -90,7 +90,7 @@ pub(super) fn operations() -> Vec<Operation> {
 }
 
 fn status(admin: &Admin) -> CaptureStatus {
-    let now = admin.state.operations.operator.recent.now();
+    let now = admin.captures().now();
     let (turns, bytes) = now.as_ref().map_or((0, 0), |running| running.memory.size());
     CaptureStatus {
         running: now.as_ref().is_some_and(|running| running.is_running()),
@@ -107,10 +107,7 @@ async fn start(call: Call) -> Result<Reply, Problem> {
     let before = status(&call.admin);
     let bytes = asked.max_bytes.map_or(DEFAULT_BYTES, |bytes| bytes as usize);
     call.admin
-        .state
-        .operations
-        .operator
-        .recent
+        .captures()
         .start(bytes, &call.admin.state.routing.metrics.captured());
     let after = status(&call.admin);
     Ok(Reply::json(&after)?.changed(&before, &after))
@@ -120,7 +117,7 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
     let _: Because = call.body()?;
     let before = status(&call.admin);
     record_fleet(&call.admin);
-    if !call.admin.state.operations.operator.recent.stop() {
+    if !call.admin.captures().stop() {
         return Err(Problem::conflict("no capture is running"));
     }
     let after = status(&call.admin);
@@ -128,13 +125,7 @@ async fn stop(call: Call) -> Result<Reply, Problem> {
 }
 
 fn record_fleet(admin: &Admin) {
-    let running = admin
-        .state
-        .operations
-        .operator
-        .recent
-        .now()
-        .filter(|running| running.is_running());
+    let running = admin.captures().now().filter(|running| running.is_running());
     if let Some((running, fleet)) = running.zip(admin.state.routing.fleet_in_use()) {
         running.memory.fleet(&fleet);
     }
@@ -142,7 +133,7 @@ fn record_fleet(admin: &Admin) {
 
 async fn turns(call: Call) -> Result<Reply, Problem> {
     record_fleet(&call.admin);
-    match call.admin.state.operations.operator.recent.now() {
+    match call.admin.captures().now() {
         Some(running) => {
             let place = Arc::clone(&call.admin.state.operations.operator.turn_readers).try_acquire_owned();
             let place = place.map_err(|_| Problem::busy("the turns are already being read"))?;

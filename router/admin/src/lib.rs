@@ -48,6 +48,7 @@ use self::history::History;
 use self::operation::Operation;
 use self::problem::Problem;
 use metrics::Gauges;
+use operator::recent::Recent;
 use proxy::Proxy;
 use replicas::Bus;
 use state::State;
@@ -70,6 +71,11 @@ impl Admin {
     pub fn is_joining(&self) -> bool {
         let bus = self.bus.as_ref();
         bus.is_some_and(|bus| bus.is_joining(self.state.routing.clock.now()))
+    }
+
+    /// Returns the captures in memory.
+    pub(crate) fn captures(&self) -> &Recent {
+        &self.state.operations.operator.recent
     }
 
     /// Returns the gauges of the metrics page.

@@ -121,13 +121,7 @@ async fn preview(call: Call) -> Result<Reply, Problem> {
             "another preview is running; try again when it is done",
         ));
     };
-    let running = admin
-        .state
-        .operations
-        .operator
-        .recent
-        .now()
-        .ok_or_else(none_captured)?;
+    let running = admin.captures().now().ok_or_else(none_captured)?;
     let (held, _) = running.memory.size();
     if held < FEWEST_TURNS {
         return Err(Problem::conflict(format!(

@@ -20,7 +20,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use policy::estimate::Utilisation;
 use policy::ids::WorkerId;
@@ -143,10 +143,16 @@ impl Fleet {
         worker.begins_as(Utilisation::beside(window, now, others));
     }
 
-    /// Returns all workers by slot, including removed ones.
+    /// Returns all workers by slot, including removed ones. Not to be held across an await.
     #[must_use]
-    pub fn workers(&self) -> Arc<Vec<Arc<Worker>>> {
-        self.workers.load_full()
+    pub fn workers(&self) -> Guard<Arc<Vec<Arc<Worker>>>> {
+        self.workers.load()
+    }
+
+    /// Returns whether every worker is ready, including removed ones.
+    #[must_use]
+    pub fn are_all_ready(&self) -> bool {
+        self.workers().iter().all(|worker| worker.is_ready())
     }
 
     /// Returns the worker of this name, unless removed.

@@ -53,8 +53,8 @@ impl Admission {
     }
 
     /// Returns the settings in force.
-    pub fn settings(&self) -> Arc<config::Admission> {
-        self.settings.load_full()
+    pub fn settings(&self) -> Guard<Arc<config::Admission>> {
+        self.settings.load()
     }
 
     /// Returns the keys in force.

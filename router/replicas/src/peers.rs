@@ -99,7 +99,7 @@ impl WorkersByKey {
                 .iter()
                 .map(|worker| (worker_key(worker.name()), Arc::clone(worker)))
                 .collect();
-            self.of = Some(now);
+            self.of = Some(Arc::clone(&now));
         }
     }
 

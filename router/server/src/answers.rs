@@ -148,7 +148,7 @@ pub(super) enum Carrier {
     Chunks,
     /// HTTP/1 without chunks: HTTP/1.0, and responses to `HEAD`.
     Plain,
-    /// HTTP/2: each response is sent by a task of its own.
+    /// HTTP/2: one task sends one response.
     Streams,
 }
 
@@ -196,7 +196,7 @@ impl SharedBody {
     }
 }
 
-/// Which of hyper and the fast path polls a body's frames.
+/// The part that polls the frames of a body.
 #[derive(Debug)]
 pub(super) enum FrameOwner {
     Hyper,
@@ -297,5 +297,6 @@ impl Drop for HyperBody {
         }
     }
 }
+
 #[cfg(test)]
 mod tests;

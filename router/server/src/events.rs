@@ -62,7 +62,7 @@ enum ConnectionStage {
     Announced,
 }
 
-/// What happens to a connection.
+/// An event by which a connection may end or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionEvent {
     /// The connection should end, and can do so without losing a request.

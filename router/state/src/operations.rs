@@ -1,4 +1,4 @@
-//! What operators see and change, and the stage of the process's life.
+//! The state of operation: administration, discovery, drain and hand-over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::decisions::Pending;
 use crate::idle::Idle;
 use crate::overload::OverloadWatch;
 
-/// What operators see and change, and the stage of the process's life.
+/// Administration, discovery, and the phase of the process: idle, overloaded, draining, handed over.
 #[derive(Debug)]
 pub struct Operations {
     /// Admin tokens, audit log and events.

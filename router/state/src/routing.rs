@@ -1,10 +1,10 @@
-//! What choosing a worker reads and writes.
+//! The state that the choice of a worker reads and writes.
 
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use config::Config;
 use fleet::clock::Clock;
 use fleet::hints::SentObjective;
@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use crate::Live;
 
-/// What choosing a worker reads and writes.
+/// Policy, fleet, and what was learned of prompts, workers and conversations.
 #[derive(Debug)]
 pub struct Routing {
     /// Configuration at the start.
@@ -71,10 +71,11 @@ impl Routing {
         }
     }
 
-    /// Returns the settings that can change while the router serves.
+    /// Returns the settings that can change while the router serves. Not to be held across an await: a guard occupies
+    /// one of few places of its thread.
     #[must_use]
-    pub fn live(&self) -> Arc<Live> {
-        self.live.load_full()
+    pub fn live(&self) -> Guard<Arc<Live>> {
+        self.live.load()
     }
 
     /// Applies the settings of another configuration.

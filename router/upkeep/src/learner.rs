@@ -15,8 +15,7 @@ use fleet::hints::HintKind;
 use fleet::overrides::AdminState;
 use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, PrefillSample};
 use proxy::Proxy;
-use state::Routing;
-use state::State;
+use state::{Routing, State};
 
 /// Interval of the sweep over silent conversations, workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
@@ -50,10 +49,10 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
             first = events.recv() => {
                 let Some(first) = first else { return };
                 proxy.state.operations.idle.requested(proxy.state.routing.clock.now());
-                take_in(&proxy, first);
+                apply_event(&proxy, first);
                 // Each event stays in the queue until its turn: the task that replaces one that panics finds the rest.
                 for event in std::iter::from_fn(|| events.try_recv().ok()).take(BATCH - 1) {
-                    take_in(&proxy, event);
+                    apply_event(&proxy, event);
                 }
                 proxy.state.routing.publish_costs();
                 tokio::task::yield_now().await;
@@ -62,7 +61,7 @@ pub(super) async fn learn(proxy: Arc<Proxy>, events: Arc<Mutex<mpsc::Receiver<Le
     }
 }
 
-fn take_in(proxy: &Proxy, event: LearnerEvent) {
+fn apply_event(proxy: &Proxy, event: LearnerEvent) {
     match event {
         LearnerEvent::Turn(observation) => apply(proxy, &observation),
         LearnerEvent::Late(late) => learn_late(&proxy.state.routing, &late),
@@ -85,32 +84,27 @@ fn present(workers: &[Arc<Worker>], worker: WorkerId) -> Option<&Arc<Worker>> {
 }
 
 fn apply(proxy: &Proxy, observation: &Observation) {
-    let workers = proxy.state.routing.fleet.workers();
+    let routing = &proxy.state.routing;
+    let workers = routing.fleet.workers();
     let Some(worker) = present(&workers, observation.worker) else {
         return;
     };
-    learn_cost(&proxy.state.routing, worker, observation);
+    learn_cost(routing, worker, observation);
     let Some((key, _)) = &observation.conversation else {
         return;
     };
-    let (keys, shared_tokens) = shared(&proxy.state.routing, observation);
-    let turns = proxy
-        .state
-        .routing
-        .feedback
-        .conversations
-        .lock()
-        .turned(&CompletedTurn {
-            key: *key,
-            class: observation.class,
-            finish: observation.finish,
-            arrived: observation.arrived,
-            ended: observation.ended,
-            prompt: observation.prompt,
-            response: observation.response,
-            last: observation.last,
-        });
-    room::learn(&proxy.state.routing, worker, observation, *key, turns);
+    let (keys, shared_tokens) = shared(routing, observation);
+    let turns = routing.feedback.conversations.lock().turned(&CompletedTurn {
+        key: *key,
+        class: observation.class,
+        finish: observation.finish,
+        arrived: observation.arrived,
+        ended: observation.ended,
+        prompt: observation.prompt,
+        response: observation.response,
+        last: observation.last,
+    });
+    room::learn(routing, worker, observation, *key, turns);
     let hints = &proxy.state.config.hints;
     if !hints.enabled {
         return;
@@ -118,17 +112,17 @@ fn apply(proxy: &Proxy, observation: &Observation) {
     if hints.out_of_band {
         if observation.last {
             give_up(
-                &proxy.state.routing,
+                routing,
                 worker,
                 observation,
                 keys,
                 HintKind::Ended { keep: shared_tokens },
             );
         }
-        protect(&proxy.state.routing, worker, observation, keys, shared_tokens);
+        protect(routing, worker, observation, keys, shared_tokens);
     }
     let stored = observation.prompt.saturating_sub(observation.cached) + observation.response;
-    room::price(&proxy.state.routing, worker, stored);
+    room::price(routing, worker, stored);
     room::make(proxy, worker);
 }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use config::{Config, Overrides};
+use fleet::Worker;
 use policy::cost::PrefillCost;
 use serde_json::{Value, json};
 use sim_engine::{Engine, EngineConfig, Fault};
@@ -109,8 +111,7 @@ pub async fn route(workers: &[SocketAddr], tweak: impl FnOnce(&mut Config)) -> S
     tweak(&mut config);
     let router = Server::start(config).await.unwrap();
     router.wait_ready(PATIENCE).await;
-    let workers = router.parts().state.routing.fleet.workers();
-    assert!(workers.iter().all(|worker| worker.is_ready()), "not ready");
+    assert!(router.parts().state.routing.fleet.are_all_ready(), "not ready");
     router
 }
 
@@ -186,6 +187,15 @@ impl Fleet {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.router.address
+    }
+
+    /// Returns the router's worker of this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[must_use]
+    pub fn worker(&self, name: &str) -> Arc<Worker> {
+        self.router.parts().state.routing.fleet.find(name).unwrap()
     }
 
     /// Returns the index of a worker's engine.

@@ -69,11 +69,11 @@ pub async fn check_again(routing: &Routing, name: &str) -> Result<(), ApiError> 
 /// ([`EngineFacts::doubt`](fleet::facts::EngineFacts)). Returns whether any was requested.
 pub async fn refreshed(routing: &Routing) -> bool {
     let now = routing.clock.now();
-    let workers = routing.fleet.workers();
-    let healthy = workers.iter().filter(|worker| worker.is_well());
-    let doubted: Vec<(&Arc<Worker>, u64)> = healthy
-        .filter_map(|worker| Some((worker, worker.facts.doubt(now)?)))
-        .collect();
+    let mut doubted: Vec<(Arc<Worker>, u64)> = Vec::new();
+    for worker in routing.fleet.workers().iter().filter(|worker| worker.is_well()) {
+        let question = worker.facts.doubt(now);
+        doubted.extend(question.map(|number| (Arc::clone(worker), number)));
+    }
     let all_read = async {
         for (worker, number) in &doubted {
             worker.facts.wait_for_answer(Query::Models, *number).await;

@@ -31,8 +31,7 @@ async fn enter(
     tokens: Tokens,
 ) -> Result<Option<gate::Permit>, ApiError> {
     let RequestContext { proxy, caller, .. } = *context;
-    let settings = proxy.admission.settings();
-    let shed = settings.shed.then(|| Shed {
+    let shed = proxy.admission.settings().shed.then(|| Shed {
         due: turn.arrived + Millis(turn.goal.ttft.0 * (1.0 - MARGIN)),
         prefill: select::least_prefill(&proxy.state.routing, turn).unwrap_or(Millis::ZERO),
     });

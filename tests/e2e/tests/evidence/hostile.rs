@@ -4,19 +4,17 @@
 use std::time::{Duration, Instant};
 
 use config::KvEvents;
-use metrics::Format;
 use operator::events::EventKind;
 use policy::ids::WorkerId;
 use sim_engine::{EngineConfig, KvEventsConfig};
 use tailroute::serve::Server;
 use tailroute_e2e::fleet::{Fleet, quick, route};
-use tailroute_e2e::metrics::Page;
 use tailroute_e2e::publisher::{Hostile, Script, greeting, handshake, long_frame};
 use tailroute_e2e::talk::{Conversation, words};
 use tailroute_e2e::upstream::Upstream;
 use tailroute_e2e::wait::until;
 
-use crate::{agreement, told};
+use crate::{agreement, rendered, told};
 
 const MIB: u64 = 1 << 20;
 const MORE: u8 = 1;
@@ -28,14 +26,7 @@ fn happened(fleet: &Fleet, what: &str) -> f64 {
 }
 
 fn happened_in(router: &Server, what: &str) -> f64 {
-    let parts = router.parts();
-    let page = parts
-        .state
-        .routing
-        .metrics
-        .render(&parts.gauges(), Format::Text)
-        .unwrap();
-    Page::read(&page).sum("tailroute_kv_stream_total", &[("what", what)])
+    rendered(router).sum("tailroute_kv_stream_total", &[("what", what)])
 }
 
 /// Starts a fleet whose worker has this publisher.

@@ -1,7 +1,6 @@
 //! Lost batches of events, over real sockets: detection, and exact predictions afterwards.
 
 use config::KvEvents;
-use metrics::Format;
 use policy::ids::WorkerId;
 use sim_engine::{Engine, EngineConfig, Fault, KvEventsConfig};
 use tailroute_e2e::fleet::{Fleet, quick, route};
@@ -9,7 +8,7 @@ use tailroute_e2e::metrics::Page;
 use tailroute_e2e::talk::{Conversation, words};
 use tailroute_e2e::wait::until;
 
-use crate::{agreement, all_live, subscribed, told};
+use crate::{agreement, all_live, rendered, subscribed, told};
 
 const REPLAYED: &str = "replayed";
 
@@ -57,7 +56,7 @@ impl Case {
     /// Waits until everything that must count has counted since this page.
     async fn shows(&self, fleet: &Fleet, since: &Page) {
         until(&format!("case {} shows", self.name()), || {
-            let page = now(fleet);
+            let page = rendered(&fleet.router);
             self.seen
                 .iter()
                 .all(|what| stream(&page, what) > stream(since, what))
@@ -74,25 +73,13 @@ impl Case {
         if self.never.contains(&REPLAYED) {
             // A heartbeat may ask while a batch is on its way, which then comes twice.
             until(&format!("case {name}: only what also comes is replayed"), || {
-                let page = now(fleet);
+                let page = rendered(&fleet.router);
                 let counted = |what| stream(&page, what) - stream(since, what);
                 counted(REPLAYED) <= counted("duplicate")
             })
             .await;
         }
     }
-}
-
-/// Renders the metrics page.
-fn now(fleet: &Fleet) -> Page {
-    let parts = fleet.router.parts();
-    let page = parts
-        .state
-        .routing
-        .metrics
-        .render(&parts.gauges(), Format::Text)
-        .unwrap();
-    Page::read(&page)
 }
 
 fn stream(page: &Page, what: &str) -> f64 {

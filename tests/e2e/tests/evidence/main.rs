@@ -18,8 +18,10 @@ mod ranks;
 mod resets;
 mod restart;
 
+use metrics::Format;
 use policy::ids::WorkerId;
 use serde_json::json;
+use tailroute::serve::Server;
 use tailroute_e2e::client::{CHAT, call};
 use tailroute_e2e::fleet::Fleet;
 use tailroute_e2e::metrics::Page;
@@ -34,6 +36,13 @@ impl Dice {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) % sides
     }
+}
+
+/// Renders a router's metrics page.
+fn rendered(router: &Server) -> Page {
+    let parts = router.parts();
+    let metrics = &parts.state.routing.metrics;
+    Page::read(&metrics.render(&parts.gauges(), Format::Text).unwrap())
 }
 
 /// Waits until the events of all workers are followed.

@@ -341,7 +341,7 @@ async fn a_disconnect_in_the_queue_leaks_nothing_and_a_long_wait_is_an_error() {
         (503, "queue_timeout")
     );
     assert_eq!(late.header("retry-after"), Some("1"));
-    let mut settings = (*parts.proxy.admission.settings()).clone();
+    let mut settings = (**parts.proxy.admission.settings()).clone();
     settings.queue_timeout = Duration::from_secs(3600);
     let mut config = (*parts.state.config).clone();
     config.admission = settings;

@@ -209,16 +209,7 @@ async fn play(steps: Vec<Step>) {
         within(engine.stats_when(|stats| stats.running + stats.waiting == 0)).await;
     }
     let parts = fleet.router.parts();
-    until("all are back", || {
-        parts
-            .state
-            .routing
-            .fleet
-            .workers()
-            .iter()
-            .all(|worker| worker.is_ready())
-    })
-    .await;
+    until("all are back", || parts.state.routing.fleet.are_all_ready()).await;
     permits_are_back(&fleet.router, MAX_IN_FLIGHT).await;
     for seed in 0..ENGINES as u64 {
         // On a busy machine, a request may exceed these short limits.

@@ -299,21 +299,11 @@ async fn play(steps: Vec<Step>, fuses: Vec<(usize, usize)>, hedge: bool) {
         "{paid} for {turns} turns"
     );
     permits_are_back(&fleet.router, PLACES).await;
-    until("all are back", || {
-        parts
-            .state
-            .routing
-            .fleet
-            .workers()
-            .iter()
-            .all(|worker| worker.is_ready())
-    })
-    .await;
+    until("all are back", || parts.state.routing.fleet.are_all_ready()).await;
     until("no breaker waits for a trial that has ended", || {
-        let now = parts.state.routing.clock.now();
-        parts
-            .state
-            .routing
+        let routing = &parts.state.routing;
+        let now = routing.clock.now();
+        routing
             .fleet
             .workers()
             .iter()

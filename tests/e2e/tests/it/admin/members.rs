@@ -192,7 +192,7 @@ async fn a_removed_worker_stays_away_but_its_name_can_be_reused() {
             (409, "conflict")
         );
         ready(&fleet, "late").await;
-        let worker = fleet.router.parts().state.routing.fleet.find("late").unwrap();
+        let worker = fleet.worker("late");
         assert_eq!(remove(&fleet, "late").await.status, 200);
         assert!(
             worker

@@ -124,14 +124,7 @@ async fn a_worker_is_drained_once_its_requests_have_finished() {
     let draining = force(&fleet, &name(&fleet, 0), "drain").await;
     assert_eq!(draining.json()["state"], "draining");
     drop(answer);
-    let worker = fleet
-        .router
-        .parts()
-        .state
-        .routing
-        .fleet
-        .find(&name(&fleet, 0))
-        .unwrap();
+    let worker = fleet.worker(&name(&fleet, 0));
     until("nothing is left", || worker.with_load(|load| load.in_flight == 0)).await;
     let drained = get(&fleet, &format!("{WORKERS}/{}", name(&fleet, 0))).await;
     assert_eq!(
@@ -161,14 +154,7 @@ async fn a_process_that_hands_over_refuses_changes_and_still_answers_questions()
 #[tokio::test]
 async fn an_alpha_override_holds_until_it_is_reverted() {
     let fleet = Fleet::of(1).await;
-    let worker = fleet
-        .router
-        .parts()
-        .state
-        .routing
-        .fleet
-        .find(&name(&fleet, 0))
-        .unwrap();
+    let worker = fleet.worker(&name(&fleet, 0));
     let path = format!("{WORKERS}/{}/alpha", name(&fleet, 0));
     let set = async |more: Value| {
         let mut body = json!({ "alpha_ms_per_token": 0.7, "reason": "half of it is off" });
@@ -204,14 +190,7 @@ async fn an_alpha_override_holds_until_it_is_reverted() {
 #[tokio::test]
 async fn learning_restarts_from_a_calibration() {
     let fleet = Fleet::of(2).await;
-    let worker = fleet
-        .router
-        .parts()
-        .state
-        .routing
-        .fleet
-        .find(&name(&fleet, 0))
-        .unwrap();
+    let worker = fleet.worker(&name(&fleet, 0));
     until("it is known what it serves", || {
         worker.serves("another") == fleet::facts::Serves::No
     })
