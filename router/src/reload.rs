@@ -285,8 +285,10 @@ async fn changed(
 
 /// Metadata that identifies a state of a file.
 async fn look(router: &Admin, source: &ConfigSource) -> FileStamps {
-    let live = router.state.routing.live();
-    let own: Vec<PathBuf> = source.file.iter().chain(&live.files).cloned().collect();
+    let own: Vec<PathBuf> = {
+        let files = &router.state.routing.live().files;
+        source.file.iter().chain(files).cloned().collect()
+    };
     let looks = look_at(own.clone()).await;
     own.into_iter().zip(looks).collect()
 }

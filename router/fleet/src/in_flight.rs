@@ -41,6 +41,13 @@ impl Worker {
             answered: false,
         }
     }
+
+    /// Returns an admission whose request says nothing about the worker, or was never sent.
+    pub fn withdraw(&self, now: Millis, pass: BreakerPass) {
+        if pass == BreakerPass::Trial {
+            self.with_breaker(now, |breaker| breaker.undecided(pass));
+        }
+    }
 }
 
 impl InFlight {
@@ -99,8 +106,8 @@ impl InFlight {
 
     /// Withdraws a trial whose outcome is undecided.
     fn withdraw(&mut self, now: Millis) {
-        if let Some(pass @ BreakerPass::Trial) = self.pass.take() {
-            self.worker.with_breaker(now, |breaker| breaker.undecided(pass));
+        if let Some(pass) = self.pass.take() {
+            self.worker.withdraw(now, pass);
         }
     }
 }

@@ -142,9 +142,10 @@ pub(super) const TABLE: &[Spec] = &[
     Spec {
         name: "tailroute_lessons_dropped_total",
         kind: Kind::Counter,
-        unit: "turns",
+        unit: "events",
         labels: &[],
-        help: "Observations of turns that were dropped because the learner's queue was full.",
+        help: "Events for the learner that were dropped because its queue was full: first tokens, responses and hints that \
+            were sent.",
         gen_ai: None,
     },
 ];

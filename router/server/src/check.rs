@@ -103,7 +103,7 @@ impl FramingCheck {
     }
 }
 
-/// Ends the read side for hyper after a rejected line: with a failure if the line belongs to a body.
+/// Ends the read side for hyper after a refusal: with a failure if the line belongs to a body, or in HTTP/2.
 fn poll_end(shared: &SharedSocket, cx: &Context<'_>) -> Poll<io::Result<()>> {
     if shared.progress().refusal().is_none() || shared.progress().is_http2() {
         return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));

@@ -15,7 +15,7 @@
 //! pieces. [`Answers`] has the bodies; hyper and the fast path poll a body in turn.
 //!
 //! **Ends.** hyper ends the connection at the end of the input and on errors, also if the client accepts no output.
-//! [`ConnectionEvents`] and [`poll_pipelined`] end it for other reasons. A response that is not read ends alone.
+//! [`ConnectionEvents`] and [`poll_pipelined`] end it for other reasons. An HTTP/2 response that is not read ends alone.
 //!
 //! **Shared.** [`SharedSocket`] lives until the socket closes, in a tunnel too, and has the connection's permit.
 //! [`Answers`] lives as long as the responses. `Progress` knows the open requests and the idle time; the requests and
@@ -141,8 +141,10 @@ impl ConnectionServer {
         }
         let closing = async {
             match progress.refusal() {
+                // The error is written as HTTP/1.1.
+                _ if progress.is_http2() => {}
                 Some(error) => client_io::say(socket, error).await,
-                None if ended == ConnectionEnd::TimedOut && !progress.is_http2() => {
+                None if ended == ConnectionEnd::TimedOut => {
                     let error = ApiError::RequestTimeout(self.state.config.limits.header_timeout);
                     client_io::say(socket, &error).await;
                 }

@@ -210,6 +210,8 @@ pub(super) fn poll_pipelined(
     cx: &mut Context<'_>,
 ) -> Poll<ConnectionEvent> {
     let progress = shared.progress();
+    // hyper may have taken some bytes since the last call.
+    let _ = room.resize(shared.bytes_ahead());
     while progress.has_pipelined() {
         let has_more = matches!(ready!(shared.poll_read_ahead(cx)), Ok(true));
         let ahead = shared.bytes_ahead();
@@ -217,8 +219,6 @@ pub(super) fn poll_pipelined(
             return Poll::Ready(ConnectionEvent::Ends(ConnectionEnd::Dropped));
         }
     }
-    // hyper may have taken some bytes in the meantime.
-    let _ = room.resize(shared.bytes_ahead());
     Poll::Pending
 }
 
@@ -316,6 +316,28 @@ mod tests {
         };
         let ended = ends(pipelined).await;
         assert!(matches!(ended, Some((HEAD_IS_DUE, 45..=55))), "{ended:?}");
+    }
+
+    #[tokio::test]
+    async fn bytes_that_hyper_has_taken_are_not_reserved() {
+        let (mut client, socket) = SharedSocket::pair().await;
+        let total = Arc::default();
+        let mut room = ByteReservation::new(Arc::clone(&total), 1_000);
+        let _open = socket.progress().request_began();
+        socket.progress().read_requests(2, true);
+        client.write_all(b"ab").await.unwrap();
+        let mut poll = async || {
+            let polled = poll_fn(|cx| Poll::Ready(poll_pipelined(&socket, &mut room, cx))).await;
+            assert!(polled.is_pending());
+            total.load(Ordering::Relaxed)
+        };
+        while poll().await == 0 {
+            tokio::task::yield_now().await;
+        }
+        let mut memory = [0; 2];
+        let mut buf = tokio::io::ReadBuf::new(&mut memory);
+        poll_fn(|cx| socket.poll_read(cx, &mut buf)).await.unwrap();
+        assert_eq!((buf.filled(), poll().await), (&b"ab"[..], 0));
     }
 
     #[tokio::test]

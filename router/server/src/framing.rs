@@ -114,6 +114,7 @@ impl Framing {
     pub fn on_upgrade(&mut self) {
         self.place = Place::Opaque;
         self.part = Vec::new();
+        self.head_bytes = 0;
     }
 
     /// Returns the number of bytes of an unfinished head, which the parser buffers.

@@ -145,9 +145,10 @@ pub async fn read_body(
     head: &http::request::Parts,
     mut body: impl HttpBody<Data = Bytes> + Unpin,
 ) -> Result<Received, ApiError> {
-    let live = state.routing.live();
-    let limits = &live.limits;
-    let max = limits.max_body_bytes.get();
+    let (max, patience) = {
+        let limits = &state.routing.live().limits;
+        (limits.max_body_bytes.get(), limits.body_timeout)
+    };
     let declared = head
         .headers
         .get(CONTENT_LENGTH)
@@ -155,14 +156,14 @@ pub async fn read_body(
     if declared.is_some_and(|length| length > max as u64) {
         return Err(ApiError::BodyTooLarge(max));
     }
-    let mut pace = Pace::new(limits.body_timeout);
+    let mut pace = Pace::new(patience);
     let mut room = state.request_reservation();
     // A body that arrives in one piece, as most do, is not copied.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     loop {
         let frame = match timeout_at(pace.until(), body.frame()).await {
-            Err(_) => return Err(ApiError::RequestTimeout(limits.body_timeout)),
+            Err(_) => return Err(ApiError::RequestTimeout(patience)),
             Ok(None) => break,
             Ok(Some(Err(_))) => return Err(ApiError::BodyCutShort),
             Ok(Some(Ok(frame))) => frame,

@@ -14,6 +14,7 @@ use protocol::api::Family;
 use protocol::verdict::Verdict;
 use protocol::watch::{Step, Watch};
 use telemetry::logs::request::RequestIdentity;
+use telemetry::traces::Trace;
 
 /// Most stream bytes buffered: some ten tokens' events.
 const ASIDE_BYTES: usize = 4096;
@@ -31,11 +32,14 @@ pub struct Observer {
     /// The outcome of the response by its head, if it completes.
     outcome: AttemptOutcome,
     whose: Option<RequestIdentity>,
+    /// Keeps the request's trace open until the body is dropped, though the attempt may end before.
+    _trace: Trace,
 }
 
 impl Observer {
     /// Observes the response of an attempt, whose accounting ends with it.
     pub fn new(watch: Watch, flight: Box<Flight>, status: StatusCode, verdict: Verdict) -> Self {
+        let trace = flight.trace().clone();
         Self {
             watch,
             aside: Vec::new(),
@@ -45,6 +49,7 @@ impl Observer {
             status,
             outcome: AttemptOutcome::of(status, verdict),
             whose: RequestIdentity::current(),
+            _trace: trace,
         }
     }
 

@@ -7,12 +7,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use policy::fingerprint::Chain;
 use xxhash_rust::xxh3::xxh3_64;
 
 use learning::knowledge::Knowledge;
-use protocol::headers;
 use protocol::tenant::Tenant;
 use telemetry::context::hex_of_half;
 
@@ -35,14 +34,12 @@ impl Session {
     /// is already scoped to the tenant ([`protocol::tenant::settle`]).
     pub fn of(
         tenant: Option<&Tenant>,
-        headers: &HeaderMap,
+        in_head: Option<&HeaderValue>,
         in_body: Option<&str>,
         chain: &Chain,
         knowledge: &Knowledge,
     ) -> Option<Self> {
-        let in_header = headers
-            .get(headers::SESSION)
-            .and_then(|value| value.to_str().ok());
+        let in_header = in_head.and_then(|name| name.to_str().ok());
         if let Some(name) = in_header.filter(|name| is_plain(name)) {
             return Some(Self {
                 name: name.into(),
@@ -113,19 +110,18 @@ mod tests {
     }
 
     fn found(knowledge: &Knowledge, messages: &[&str]) -> Arc<str> {
-        Session::of(None, &HeaderMap::new(), None, &chain(messages), knowledge)
+        Session::of(None, None, None, &chain(messages), knowledge)
             .unwrap()
             .name
     }
 
     #[test]
     fn the_clients_name_comes_first_and_the_header_before_the_body() {
-        let mut headers = HeaderMap::new();
         let (knowledge, chain) = (knowledge(), chain(&["hi"]));
-        let body = Session::of(None, &headers, Some("in-body"), &chain, &knowledge).unwrap();
+        let body = Session::of(None, None, Some("in-body"), &chain, &knowledge).unwrap();
         assert_eq!((&*body.name, body.in_header), ("in-body", false));
-        headers.insert(headers::SESSION, HeaderValue::from_static("in-header"));
-        let header = Session::of(None, &headers, Some("in-body"), &chain, &knowledge).unwrap();
+        let in_head = HeaderValue::from_static("in-header");
+        let header = Session::of(None, Some(&in_head), Some("in-body"), &chain, &knowledge).unwrap();
         assert_eq!((&*header.name, header.in_header), ("in-header", true));
     }
 
@@ -133,7 +129,7 @@ mod tests {
     fn a_name_that_fits_no_header_is_hashed() {
         let (knowledge, chain) = (knowledge(), chain(&["hi"]));
         for name in ["two words", "naïve", &"x".repeat(300)] {
-            let session = Session::of(None, &HeaderMap::new(), Some(name), &chain, &knowledge).unwrap();
+            let session = Session::of(None, None, Some(name), &chain, &knowledge).unwrap();
             assert!(session.name.starts_with("tr-"), "{name}");
             assert!(session.header_value().is_some());
         }
@@ -166,6 +162,6 @@ mod tests {
 
     #[test]
     fn neither_name_nor_prompt_is_no_conversation() {
-        assert!(Session::of(None, &HeaderMap::new(), None, &Chain::new(), &knowledge()).is_none());
+        assert!(Session::of(None, None, None, &Chain::new(), &knowledge()).is_none());
     }
 }

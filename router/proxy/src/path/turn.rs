@@ -107,7 +107,7 @@ impl Turn {
             }),
             _ => Session::of(
                 caller.tenant(),
-                headers,
+                session_name,
                 parsed.session.as_deref(),
                 &parsed.fingerprint.chain,
                 &proxy.state.routing.knowledge,

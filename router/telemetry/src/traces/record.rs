@@ -24,7 +24,7 @@ pub enum Stage {
     Match,
     /// Scoring the workers.
     Score,
-    /// Applying the response's observation.
+    /// Settling the attempt after its response, and queuing its observation.
     Learn,
 }
 

@@ -48,7 +48,8 @@ impl Flight {
         let ended = self.proxy.state.routing.clock.now();
         let shown = end.of_attempt.unwrap_or(end.outcome);
         self.span.end(shown.as_str(), end.seen.map(answer_facts));
-        let _learning = self.span.trace().begin(Stage::Learn);
+        let is_observed = end.seen.is_some() || self.progress.started;
+        let _learning = is_observed.then(|| self.span.trace().begin(Stage::Learn));
         self.note_breaker(end.outcome, ended);
         self.close_reply(&mut end);
         let seen = end.seen.unwrap_or_default();

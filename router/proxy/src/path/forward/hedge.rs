@@ -67,8 +67,9 @@ pub(super) async fn race(
 fn second(request: &TurnRequest<'_>, state: &mut RetryState) -> Option<PendingTurn> {
     let proxy = request.context.proxy;
     let (choice, pass) = select_admitted(&proxy.state.routing, request.turn, &mut state.tried).ok()?;
-    // Charged only if there is a worker. An unused breaker pass is released.
+    // Charged only if there is a worker.
     if !state.may_hedge(&proxy.state.routing) {
+        choice.worker.withdraw(proxy.state.routing.clock.now(), pass);
         return None;
     }
     state.tried.push(choice.worker.id);

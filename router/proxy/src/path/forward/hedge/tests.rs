@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use fleet::breaker::BreakerState;
 use fleet::overrides::AdminState;
 
-use crate::testing::{Script, Seat, chat, usage};
+use crate::testing::{Script, Seat, chat, pass_ms, usage};
 
 /// Time after which a turn is hedged.
 const AFTER_MS: u64 = 100;
@@ -66,7 +67,7 @@ async fn the_first_response_is_used_and_the_other_attempt_is_cancelled() {
         let counted =
             ["what=sent", "what=won"].map(|what| seat.metric("tailroute_hedges_total", &[what]) as u64);
         assert_eq!(counted, hedges, "{case}");
-        crate::testing::pass_ms(1).await;
+        pass_ms(1).await;
         let heard = ["a", "b"].map(|name| seat.upstream.heard(name).first().and_then(|heard| heard.left_ms));
         assert_eq!(heard, left, "{case}");
         assert_eq!(seat.in_flight(), [0; 3], "{case}");
@@ -104,6 +105,28 @@ async fn a_turn_is_not_hedged_without_another_worker_in_normal_use_or_a_budget()
             "{case}"
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_the_budget_refuses_is_left_to_another_request() {
+    let seat = Seat::with(|config| {
+        config.failure.hedge_after = Some(Duration::from_millis(AFTER_MS));
+        config.failure.retry_share = 0.0;
+        config.failure.retry_floor_per_s = 0.0;
+    });
+    seat.break_worker("b");
+    // `b` may be tried again after a second: 50 ms before the turn is hedged.
+    pass_ms(950).await;
+    seat.script("a", [late(200)]);
+    let drain = async {
+        pass_ms(60).await;
+        seat.hold("c", AdminState::Draining);
+    };
+    let (delivered, ()) = tokio::join!(seat.chat("hi"), drain);
+    assert_eq!(delivered.worker(), "a");
+    assert_eq!(seat.metric("tailroute_hedges_total", &["what=refused"]) as u64, 1);
+    let now = seat.proxy.state.routing.clock.now();
+    assert_eq!(seat.worker("b").condition(now).breaker, BreakerState::HalfOpen);
 }
 
 #[tokio::test(start_paused = true)]
