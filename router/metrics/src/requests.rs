@@ -144,8 +144,7 @@ pub(super) const TABLE: &[Spec] = &[
         kind: Kind::Counter,
         unit: "events",
         labels: &[],
-        help: "Events for the learner that were dropped because its queue was full: first tokens, responses and hints that \
-            were sent.",
+        help: "Events of turns that the learner did not get, because its queue was full.",
         gen_ai: None,
     },
 ];
