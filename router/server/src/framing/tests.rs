@@ -171,7 +171,9 @@ fn ambiguous_requests_are_rejected() {
 fn other_protocols_are_not_checked() {
     assert_eq!(whole("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\n\r\nany\r"), None);
     let mut framing = Framing::new(100);
-    framing.read((get("") + "GET / HTTP/1.1\r\nho").as_bytes()).unwrap();
+    framing
+        .read((get("") + "GET / HTTP/1.1\r\nho").as_bytes())
+        .unwrap();
     assert!(framing.unfinished_head() > 0);
     framing.on_upgrade();
     framing.read(b"\x82\0\0\r \n\n").unwrap();
