@@ -70,13 +70,12 @@ impl Account {
         let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
         let history = Tokens(history.0 / block * block);
         let slowdown = worker.slowdown();
-        let live = proxy.state.routing.live();
         let ticket = proxy.decisions.record(&NewDecision {
             request: turn.request.as_bytes(),
             trace: turn.trace,
             conversation: turn.session.as_ref().map(|session| session.key),
             model: &turn.model,
-            class: turn.goal.origin.name(&live.objective),
+            class: turn.class(),
             objective: turn.goal.ttft,
             arrived: turn.arrived,
             held,
