@@ -304,6 +304,12 @@ impl Labelled<Counter> {
     }
 }
 
+impl Labelled<RealCounter> {
+    pub(super) fn add(&self, values: &[&str], more: f64) {
+        self.with(values, |counter| counter.inc_by(more));
+    }
+}
+
 impl Labelled<IntGauge> {
     pub(super) fn set(&self, values: &[&str], value: i64) {
         self.with(values, |gauge| gauge.set(value));

@@ -241,8 +241,8 @@ impl Flight {
         }
         let metrics = &self.proxy.state.routing.metrics;
         metrics.first_token(self.worker().name(), [ttft, error], self.exemplar(None));
-        if let Some(is_within) = self.account.is_within() {
-            metrics.judged(self.turn.class(), is_within);
+        if let Some(excess) = self.account.excess() {
+            metrics.judged(self.turn.class(), self.worker().name(), excess);
         }
     }
 
