@@ -22,6 +22,8 @@ pub struct Gauges {
     pub losses: (Refused, u64),
     /// Share of turns that has to meet its objective.
     pub slo_share: f64,
+    /// Objective of turns without a class.
+    pub objective: Millis,
     pub is_overloaded: bool,
     /// Terms of the value of conversations' ends.
     pub tail: TailState,

@@ -20,6 +20,12 @@ pub(super) const TABLE: &[Spec] = &[
         help: "Share of turns that must meet the objective, as configured (`objective.share`); alerts use it.",
         gen_ai: None,
     },
+    gauge(
+        "tailroute_slo_objective_seconds",
+        "seconds",
+        &[],
+        "Objective for the time to first token of turns without a class, as configured (`objective.ttft_ms`); an alert uses it.",
+    ),
     Spec {
         name: "tailroute_overloaded",
         kind: Kind::Gauge,
@@ -152,6 +158,7 @@ pub(super) const TABLE: &[Spec] = &[
 #[derive(Debug)]
 pub(super) struct TailMetrics {
     slo_share: Gauge,
+    objective: Gauge,
     overloaded: Gauge,
     xi: Labelled<Gauge>,
     silent: Labelled<IntGauge>,
@@ -179,6 +186,7 @@ impl TailMetrics {
     pub(super) fn new(metrics: &Registrar) -> Result<Self, MetricError> {
         Ok(Self {
             slo_share: metrics.single("tailroute_slo_share_ratio")?,
+            objective: metrics.single("tailroute_slo_objective_seconds")?,
             overloaded: metrics.single("tailroute_overloaded")?,
             xi: metrics.labelled("tailroute_worker_xi_tokens")?,
             silent: metrics.labelled("tailroute_worker_silent_conversations")?,
@@ -194,6 +202,7 @@ impl TailMetrics {
 
     pub(super) fn set(&self, gauges: &Gauges, shown: &Workers) {
         self.slo_share.set(gauges.slo_share);
+        self.objective.set(gauges.objective.0 / 1e3);
         self.overloaded.set(f64::from(u8::from(gauges.is_overloaded)));
         let tail = &gauges.tail;
         self.target.set(tail.target_ms.unwrap_or(0.0) / 1e3);

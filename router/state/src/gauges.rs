@@ -19,6 +19,7 @@ impl State {
             classes.insert(0, all);
             classes
         };
+        let live = self.routing.live();
         Gauges {
             workers: self
                 .routing
@@ -29,7 +30,8 @@ impl State {
                 .collect(),
             index: self.routing.knowledge.index_stats(),
             losses: self.routing.knowledge.losses(),
-            slo_share: self.routing.live().objective.share,
+            slo_share: live.objective.share,
+            objective: live.objective.ttft,
             is_overloaded: self.overload().is_some(),
             tail: TailState::of(&self.routing.feedback, self.config.hints.enabled),
             habits,
