@@ -48,6 +48,8 @@ pub struct EngineFacts {
     refuted: RwLock<Vec<(Box<str>, Millis)>>,
     has_refuted: AtomicBool,
     dialect: RwLock<Arc<dyn Dialect>>,
+    /// Whether the dialect carries hints outside of requests, which each turn asks several times.
+    hears_hints: AtomicBool,
     shares_inputs: AtomicBool,
     asleep: AtomicBool,
     ledger: Mutex<Ledger>,
@@ -94,12 +96,14 @@ impl EngineFacts {
     pub fn new(spec: &config::Worker, now: Millis) -> Self {
         let mut configured = spec.models.clone();
         configured.sort_unstable();
+        let dialect = dialect::before_probe(spec);
         let facts = Self {
             configured,
             models: ArcSwapOption::empty(),
             refuted: RwLock::default(),
             has_refuted: AtomicBool::new(false),
-            dialect: RwLock::new(dialect::before_probe(spec)),
+            hears_hints: AtomicBool::new(dialect.hears_hints()),
+            dialect: RwLock::new(dialect),
             shares_inputs: AtomicBool::new(true),
             asleep: AtomicBool::new(false),
             ledger: Mutex::default(),
@@ -261,12 +265,19 @@ impl EngineFacts {
         Arc::clone(&self.dialect.read())
     }
 
+    /// Returns whether the dialect carries hints outside of requests.
+    #[must_use]
+    pub fn hears_hints(&self) -> bool {
+        self.hears_hints.load(Ordering::Relaxed)
+    }
+
     pub fn learn_dialect(&self, now: Millis, found: Arc<dyn Dialect>, source: FactSource) -> FactChange {
         let name = found.name().to_owned();
         // Dialects of one name may differ in what they carry.
         let differs = {
             let mut dialect = self.dialect.write();
             let differs = format!("{:?}", *dialect) != format!("{found:?}");
+            self.hears_hints.store(found.hears_hints(), Ordering::Relaxed);
             *dialect = found;
             differs
         };

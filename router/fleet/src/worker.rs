@@ -330,7 +330,7 @@ impl Worker {
     /// Returns whether hints about conversations can be sent to the worker outside of requests.
     #[must_use]
     pub fn hears_hints(&self) -> bool {
-        self.dialect().hears_hints()
+        self.facts.hears_hints()
     }
 
     /// Returns whether objectives can be sent to the worker.

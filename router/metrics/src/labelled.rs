@@ -1,7 +1,8 @@
 //! Metrics by label, bounded as their [rows](super::spec) say.
 //!
-//! A lookup is a hash of the label values and one read lock, and allocates nothing. A value without a series of its own
-//! is counted under `other`; a gauge of such a value is not exposed, since the last of many values is not their sum.
+//! A lookup is a hash of the label values in a table that is replaced on each new series, so threads that count at once do
+//! not wait for each other; it allocates nothing. A value without a series of its own is counted under `other`; a gauge of
+//! such a value is not exposed, since the last of many values is not their sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -9,12 +10,14 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, LabelSetEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge;
+use prometheus_client::metrics::histogram;
 use rustc_hash::FxBuildHasher;
 
 use super::spec::{Kind, MAX_WORKERS, OTHER, Spec, Values};
@@ -35,9 +38,9 @@ pub(super) fn raise(counter: &Counter, total: u64) {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
-    inner: HistogramWithExemplars<TraceLabel>,
-    traced: bool,
+pub(super) enum Histogram {
+    Plain(histogram::Histogram),
+    Traced(HistogramWithExemplars<TraceLabel>),
 }
 
 /// Workers that have series of their own, the same for every metric.
@@ -122,28 +125,35 @@ impl Made for Histogram {
             Kind::Histogram(buckets) => (buckets.bounds, buckets.exemplars),
             Kind::Counter | Kind::Gauge => (&[][..], false),
         };
-        Self {
-            inner: HistogramWithExemplars::new(bounds.iter().copied()),
-            traced,
+        let bounds = bounds.iter().copied();
+        if traced {
+            Self::Traced(HistogramWithExemplars::new(bounds))
+        } else {
+            Self::Plain(histogram::Histogram::new(bounds))
         }
     }
 }
 
 impl Histogram {
     pub(super) fn observe(&self, value: f64) {
-        self.inner.observe(value, None, None);
+        self.observe_of(value, None);
     }
 
-    /// Records a value with the trace of its request.
+    /// Records a value, with the trace of its request if the metric has exemplars.
     pub(super) fn observe_of(&self, value: f64, trace: Option<TraceId>) {
-        self.inner
-            .observe(value, trace.filter(|_| self.traced).map(TraceLabel), None);
+        match self {
+            Self::Plain(plain) => plain.observe(value),
+            Self::Traced(traced) => traced.observe(value, trace.map(TraceLabel), None),
+        }
     }
 }
 
 impl EncodeMetric for Histogram {
     fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.inner.encode(encoder)
+        match self {
+            Self::Plain(plain) => plain.encode(encoder),
+            Self::Traced(traced) => traced.encode(encoder),
+        }
     }
 
     fn metric_type(&self) -> MetricType {
@@ -152,7 +162,7 @@ impl EncodeMetric for Histogram {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct TraceLabel(TraceId);
+pub(super) struct TraceLabel(TraceId);
 
 impl EncodeLabelSet for TraceLabel {
     fn encode(&self, encoder: &mut LabelSetEncoder<'_>) -> fmt::Result {
@@ -178,16 +188,18 @@ impl<M> Clone for Labelled<M> {
 struct Shared<M> {
     spec: &'static Spec,
     workers: Workers,
+    /// Exposed series by their values.
+    own: ArcSwap<ByValues<M>>,
     series: RwLock<Series<M>>,
 }
 
-/// Requested label values, and their series.
-type LabelledSeries<M> = (Box<[Box<str>]>, M);
+/// Series by the hash of the requested values, with these values.
+type ByValues<M> = HashMap<u64, Arc<(Box<[Box<str>]>, M)>, FxBuildHasher>;
 
 #[derive(Debug)]
 struct Series<M> {
-    /// Series by the hash of the requested values.
-    asked: HashMap<u64, LabelledSeries<M>, FxBuildHasher>,
+    /// Series of values that have none of their own.
+    aliases: ByValues<M>,
     /// Exposed series, in the order of the page.
     shown: BTreeMap<Vec<String>, M>,
     /// Values seen so far of each label with open values.
@@ -205,13 +217,14 @@ enum Folded {
 impl<M: Made> Labelled<M> {
     pub(super) fn new(spec: &'static Spec, workers: Workers) -> Self {
         let series = RwLock::new(Series {
-            asked: HashMap::default(),
+            aliases: HashMap::default(),
             shown: BTreeMap::new(),
             names: vec![HashSet::new(); spec.labels.len()],
         });
         let shared = Arc::new(Shared {
             spec,
             workers: workers.clone(),
+            own: ArcSwap::default(),
             series,
         });
         if shared.worker_label().is_some() {
@@ -230,17 +243,20 @@ impl<M: Made> Labelled<M> {
     #[inline]
     fn with<T>(&self, values: &[&str], use_metric: impl FnOnce(&M) -> T) -> T {
         let key = hash(values);
-        if let Some((known, metric)) = self.shared.series.read().asked.get(&key)
-            && known.len() == values.len()
-            && known.iter().zip(values).all(|(known, value)| **known == **value)
-        {
+        if let Some(metric) = find(&self.shared.own.load(), key, values) {
             return use_metric(metric);
         }
-        use_metric(&self.first(key, values))
+        use_metric(&self.other(key, values))
+    }
+
+    /// Returns the series of values that have none of their own, or that are requested for the first time.
+    #[cold]
+    fn other(&self, key: u64, values: &[&str]) -> M {
+        let alias = find(&self.shared.series.read().aliases, key, values).cloned();
+        alias.unwrap_or_else(|| self.first(key, values))
     }
 
     /// Adds the series on the first request for these values.
-    #[cold]
     fn first(&self, key: u64, values: &[&str]) -> M {
         let Shared { spec, workers, .. } = &*self.shared;
         debug_assert_eq!(values.len(), spec.labels.len(), "{} {values:?}", spec.name);
@@ -251,14 +267,19 @@ impl<M: Made> Labelled<M> {
             Folded::Into { .. } if spec.kind == Kind::Gauge => M::made(spec),
             _ => series.shown.entry(own).or_insert_with(|| M::made(spec)).clone(),
         };
-        let may_remember = match folded {
-            Folded::Not => true,
-            Folded::Into { is_bounded } => is_bounded && series.asked.len() < MAX_ALIASES,
+        // Two sets of values with the same hash replace each other.
+        let entry = || {
+            Arc::new((
+                values.iter().map(|value| Box::from(*value)).collect(),
+                metric.clone(),
+            ))
         };
-        if may_remember {
-            let values = values.iter().map(|value| Box::from(*value)).collect();
-            // Two sets of values with the same hash replace each other.
-            series.asked.insert(key, (values, metric.clone()));
+        match folded {
+            Folded::Not => self.shared.change_own(|own| _ = own.insert(key, entry())),
+            Folded::Into { is_bounded: true } if series.aliases.len() < MAX_ALIASES => {
+                series.aliases.insert(key, entry());
+            }
+            Folded::Into { .. } => {}
         }
         metric
     }
@@ -280,6 +301,12 @@ impl Labelled<Counter> {
 
     pub(super) fn get(&self, values: &[&str]) -> u64 {
         self.with(values, Counter::get)
+    }
+}
+
+impl Labelled<RealCounter> {
+    pub(super) fn add(&self, values: &[&str], more: f64) {
+        self.with(values, |counter| counter.inc_by(more));
     }
 }
 
@@ -307,6 +334,13 @@ impl Labelled<Histogram> {
 }
 
 impl<M> Shared<M> {
+    /// Changes the table of series by their values. Callers hold the lock of `series`.
+    fn change_own(&self, change: impl FnOnce(&mut ByValues<M>)) {
+        let mut own = ByValues::clone(&self.own.load());
+        change(&mut own);
+        self.own.store(Arc::new(own));
+    }
+
     fn worker_label(&self) -> Option<usize> {
         let mut labels = self.spec.labels.iter();
         labels.position(|label| matches!(label.values, Values::Worker))
@@ -319,7 +353,8 @@ impl<M: Made> ByWorker for Shared<M> {
             return;
         };
         let mut series = self.series.write();
-        series.asked.retain(|_, (values, _)| &*values[at] != worker);
+        self.change_own(|own| own.retain(|_, series| &*series.0[at] != worker));
+        series.aliases.retain(|_, series| &*series.0[at] != worker);
         series.shown.retain(|values, _| values[at] != worker);
     }
 }
@@ -365,6 +400,13 @@ fn own(
         OTHER.to_owned()
     });
     (own.collect(), folded)
+}
+
+fn find<'a, M>(series: &'a ByValues<M>, key: u64, values: &[&str]) -> Option<&'a M> {
+    let (known, metric) = &**series.get(&key)?;
+    let is_same =
+        known.len() == values.len() && known.iter().zip(values).all(|(known, value)| **known == **value);
+    is_same.then_some(metric)
 }
 
 fn hash(values: &[&str]) -> u64 {

@@ -2,7 +2,7 @@ use policy::route::{PolicyName, Reason};
 use policy::slo::Cause;
 use policy::units::Millis;
 
-use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, Workers, raise};
+use super::labelled::{Counter, Gauge, Histogram, IntGauge, Labelled, RealCounter, Workers, raise};
 use super::page::Gauges;
 use super::registrar::{MetricError, Registrar};
 use super::spec::{CLASS, Kind, Label, SECONDS, Spec, TRACED_SECONDS, WORKER, of};
@@ -83,6 +83,15 @@ pub(super) const TABLE: &[Spec] = &[
         gen_ai: None,
     },
     Spec {
+        name: "tailroute_tail_excess_seconds_total",
+        kind: Kind::Counter,
+        unit: "seconds",
+        labels: &[CLASS, WORKER],
+        help: "Tail excess latency: time to first token beyond the objective, over all turns of \
+            `tailroute_slo_turns_total`. Turns within their objective add nothing.",
+        gen_ai: None,
+    },
+    Spec {
         name: "tailroute_slo_violations_total",
         kind: Kind::Counter,
         unit: "turns",
@@ -156,6 +165,7 @@ pub(super) struct Requests {
     ttft_seconds: Labelled<Histogram>,
     ttft_error_seconds: Labelled<Histogram>,
     slo_turns: Labelled<Counter>,
+    tail_excess: Labelled<RealCounter>,
     violations: Labelled<Counter>,
     avoidable: Labelled<Counter>,
     decisions: Labelled<Counter>,
@@ -173,6 +183,7 @@ impl Requests {
             ttft_seconds: metrics.labelled("tailroute_time_to_first_token_seconds")?,
             ttft_error_seconds: metrics.labelled("tailroute_time_to_first_token_error_seconds")?,
             slo_turns: metrics.labelled("tailroute_slo_turns_total")?,
+            tail_excess: metrics.labelled("tailroute_tail_excess_seconds_total")?,
             violations: metrics.labelled("tailroute_slo_violations_total")?,
             avoidable: metrics.labelled("tailroute_avoidable_prefill_tokens_total")?,
             decisions: metrics.labelled("tailroute_decisions_total")?,
@@ -195,6 +206,7 @@ impl Requests {
             self.violations.with_label_values(&["default", cause.as_str()]);
         }
         for worker in gauges.workers.iter().filter(|worker| shown.admit(&worker.name)) {
+            self.tail_excess.with_label_values(&["default", &worker.name]);
             for (percentile, error) in worker.ttft_errors.into_iter().flatten() {
                 self.ttft_error.set(&[&worker.name, percentile], error.0 / 1e3);
             }
@@ -228,10 +240,11 @@ impl Metrics {
             .observe(&[worker], error.0.abs() / 1e3);
     }
 
-    /// Counts a turn that its objective judges.
-    pub fn judged(&self, class: &str, is_within: bool) {
-        let met = yes_no(is_within);
+    /// Counts a turn that its objective judges, and the time by which its first token exceeded it: zero within it.
+    pub fn judged(&self, class: &str, worker: &str, excess: Millis) {
+        let met = yes_no(excess <= Millis::ZERO);
         self.requests.slo_turns.inc(&[class, met]);
+        self.requests.tail_excess.add(&[class, worker], excess.0 / 1e3);
     }
 
     /// Counts a completed turn that missed its objective.

@@ -16,6 +16,16 @@ fn samples(page: &str) -> usize {
     page.lines().filter(|line| !line.starts_with('#')).count()
 }
 
+/// Returns the exposed tail excess of a class on a worker, in seconds.
+fn tail_excess(metrics: &Metrics, class: &str, worker: &str) -> Option<f64> {
+    let series = format!(
+        "tailroute_tail_excess_seconds_total{{class=\"{class}\",worker=\"{worker}\"}} "
+    );
+    let page = page(metrics, Format::Text);
+    page.lines()
+        .find_map(|line| line.strip_prefix(&series)?.parse().ok())
+}
+
 fn all() -> impl Iterator<Item = &'static Spec> {
     TABLE.iter().flat_map(|(_, specs)| *specs)
 }
@@ -84,12 +94,13 @@ fn all_series_together_are_bounded() {
     assert!(most < MAX_SERIES, "{most}");
 }
 
-/// Every combination of the values of a metric's labels, with these workers and these names.
+/// Every combination of the values of a metric's labels, with these workers, and with ten more of these names than have
+/// series of their own.
 fn combinations(spec: &Spec, workers: &[String], names: &[String]) -> Vec<Vec<String>> {
     let values = spec.labels.iter().map(|label| match label.values {
         Values::Worker => workers.to_vec(),
         Values::Of(values) => values.iter().map(|value| (*value).to_owned()).collect(),
-        Values::Named(..) => names.to_vec(),
+        Values::Named(_, most) => names[..most + 10].to_vec(),
     });
     values.fold(vec![Vec::new()], |all, values| {
         let with = |before: &Vec<String>| -> Vec<Vec<String>> {
@@ -192,7 +203,7 @@ fn a_bucket_names_the_trace_of_its_last_request_to_those_who_read_openmetrics() 
     first_token(30.0, 'a');
     first_token(30.0, 'b');
     first_token(300.0, 'c');
-    metrics.judged("default", true);
+    metrics.judged("default", "w", Millis::ZERO);
     let open = page(&metrics, Format::OpenMetrics);
     let bucket = |le: &str, count, digit: &str| {
         let trace = digit.repeat(32);
@@ -230,4 +241,41 @@ fn whole_and_real_numbers_are_written_as_such() {
     let mut registry = Registry::default();
     registry.register("x", "X", metric);
     assert!(Format::Text.write(&registry).unwrap().ends_with("\nx 0.85\n"));
+}
+
+#[test]
+fn the_tail_excess_is_the_sum_of_what_turns_took_beyond_their_objective() {
+    let metrics = Metrics::new().unwrap();
+    for excess in [250.0, 0.0, 1500.0] {
+        metrics.judged("default", "w", Millis(excess));
+    }
+    assert_eq!(tail_excess(&metrics, "default", "w"), Some(1.75));
+    assert_eq!(metrics.slo_turns("default"), (1, 2));
+}
+
+#[test]
+fn one_turn_that_is_very_late_outweighs_many_that_are_a_little_late() {
+    let metrics = Metrics::new().unwrap();
+    for _ in 0..8 {
+        metrics.judged("many", "w", Millis(125.0));
+    }
+    metrics.judged("few", "w", Millis(16_000.0));
+    let late = ["many", "few"].map(|class| metrics.slo_turns(class).1);
+    assert_eq!(late, [8, 1]);
+    let excess = ["many", "few"].map(|class| tail_excess(&metrics, class, "w"));
+    assert_eq!(excess, [Some(1.0), Some(16.0)]);
+}
+
+#[test]
+fn a_worker_that_left_takes_its_tail_excess_along() {
+    let metrics = Metrics::new().unwrap();
+    let excess = || ["leaves", "stays"].map(|worker| tail_excess(&metrics, "default", worker));
+    for worker in ["leaves", "stays"] {
+        metrics.judged("default", worker, Millis(500.0));
+    }
+    assert_eq!(excess(), [Some(0.5), Some(0.5)]);
+    metrics.left("leaves");
+    assert_eq!(excess(), [None, Some(0.5)]);
+    metrics.judged("default", "leaves", Millis(125.0));
+    assert_eq!(excess(), [Some(0.125), Some(0.5)], "it begins anew");
 }

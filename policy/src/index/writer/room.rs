@@ -61,9 +61,9 @@ impl Writer {
     }
 
     /// Grows crowded head tables if the budget allows. Returns whether one is still crowded.
-    fn heads_need_room(&mut self) -> bool {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let crowded = [&shared.roots, &shared.branches].map(|heads| {
+    fn heads_need_room(&self) -> bool {
+        let heads = [&self.shared.roots, &self.shared.branches];
+        let crowded = heads.map(|heads| {
             if heads.crowded() && self.bytes() + heads.next_bytes() <= self.limits.max_bytes {
                 heads.grow();
             }

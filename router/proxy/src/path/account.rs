@@ -70,13 +70,12 @@ impl Account {
         let history = turn.expected.history.min(prompt.saturating_sub(Tokens(1)));
         let history = Tokens(history.0 / block * block);
         let slowdown = worker.slowdown();
-        let live = proxy.state.routing.live();
         let ticket = proxy.decisions.record(&NewDecision {
             request: turn.request.as_bytes(),
             trace: turn.trace,
             conversation: turn.session.as_ref().map(|session| session.key),
             model: &turn.model,
-            class: turn.goal.origin.name(&live.objective),
+            class: turn.class(),
             objective: turn.goal.ttft,
             arrived: turn.arrived,
             held,
@@ -114,12 +113,18 @@ impl Account {
         ttft - self.held - self.predicted_ttft
     }
 
-    /// Returns whether the first token was within the objective. `None` without a first token, or if the objective does
-    /// not apply to the response.
+    /// Returns the time by which the first token exceeded the objective, zero within it. `None` without a first token,
+    /// or if the objective does not apply to the response.
+    #[must_use]
+    pub fn excess(&self) -> Option<Millis> {
+        let first = self.first.filter(|first| self.goal.judges(first.streamed))?;
+        Some(first.ttft.saturating_sub(self.goal.ttft))
+    }
+
+    /// Returns whether the first token was within the objective. `None` as for [`Self::excess`].
     #[must_use]
     pub fn is_within(&self) -> Option<bool> {
-        let first = self.first.filter(|first| self.goal.judges(first.streamed))?;
-        Some(first.ttft <= self.goal.ttft)
+        Some(self.excess()? <= Millis::ZERO)
     }
 
     /// Returns the time to first token beyond the engine's queue and prefill times. `None` if the response does not

@@ -241,9 +241,8 @@ impl Flight {
         }
         let metrics = &self.proxy.state.routing.metrics;
         metrics.first_token(self.worker().name(), [ttft, error], self.exemplar(None));
-        if let Some(is_within) = self.account.is_within() {
-            let live = self.proxy.state.routing.live();
-            metrics.judged(self.turn.goal.origin.name(&live.objective), is_within);
+        if let Some(excess) = self.account.excess() {
+            metrics.judged(self.turn.class(), self.worker().name(), excess);
         }
     }
 

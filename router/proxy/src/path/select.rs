@@ -11,7 +11,6 @@ use tracing::debug;
 
 use super::ask::Asked;
 use super::evict_first::evict_first;
-use super::objective::ObjectiveOrigin;
 use super::turn::Turn;
 use fleet::Worker;
 use fleet::breaker::BreakerState;
@@ -252,15 +251,6 @@ fn decide(routing: &Routing, turn: &Turn, found: &Match, views: &[WorkerView]) -
         sequence: routing.next_sequence(),
     };
     let session = turn.session.as_ref();
-    let live;
-    let class = match turn.goal.origin {
-        ObjectiveOrigin::Default => "",
-        ObjectiveOrigin::Header => config::OF_HEADER,
-        ObjectiveOrigin::Class(_) => {
-            live = routing.live();
-            turn.goal.origin.named(&live.objective)
-        }
-    };
     let asked = route::Turn {
         prompt: found.prompt,
         resident: &found.resident,
@@ -268,7 +258,7 @@ fn decide(routing: &Routing, turn: &Turn, found: &Match, views: &[WorkerView]) -
         last_worker: session.and_then(|session| routing.knowledge.last_worker(session.key)),
         conversation: session.map(|session| ConversationId(session.key)),
         head: turn.fingerprint.chain.hashes().first().copied(),
-        class,
+        class: turn.goal.origin.named(&turn.live.objective),
         ask: turn.asked.as_deref().map(Asked::ask),
     };
     let decision = route::decide(&snapshot, &asked)?;

@@ -25,7 +25,7 @@ use protocol::error::ApiError;
 use protocol::fingerprint::{Extent, Fingerprint};
 use protocol::tenant::Edit;
 use protocol::{headers, parse, steering};
-use state::Routing;
+use state::{Live, Routing};
 use telemetry::context::TraceId;
 
 /// A parsed and fingerprinted turn.
@@ -46,6 +46,8 @@ pub struct Turn {
     pub session: Option<Session>,
     /// The objective for the time to first token.
     pub goal: Goal,
+    /// The live settings at its arrival, which hold for the whole turn.
+    pub live: Arc<Live>,
     /// Expectations for this turn and the next.
     pub expected: Expected,
     /// Whether the client marks it as the conversation's last turn.
@@ -114,8 +116,10 @@ impl Turn {
             ),
         };
         let model: Arc<str> = model.unwrap_or_default().into();
+        let live = Arc::clone(&proxy.state.routing.live());
         let expected = expect(
             &proxy.state.routing,
+            &live,
             arrived,
             session.as_ref(),
             headers,
@@ -126,7 +130,8 @@ impl Turn {
             arrived,
             body_bytes: body.len(),
             allowed: parsed.allowed,
-            goal: Goal::of(headers, &model, &proxy.state.routing.live().objective),
+            goal: Goal::of(headers, &model, &live.objective),
+            live,
             model,
             fingerprint: parsed.fingerprint,
             edits: parsed.edits,
@@ -157,6 +162,12 @@ impl Turn {
         Some(last.0 ^ self.tenant.rotate_left(32))
     }
 
+    /// Returns the name of the objective's class, for metrics and decisions.
+    #[must_use]
+    pub fn class(&self) -> &str {
+        self.goal.origin.name(&self.live.objective)
+    }
+
     pub(super) fn may_go_to(&self, worker: &Worker) -> bool {
         self.among.as_ref().is_none_or(|among| among.has(worker))
     }
@@ -178,6 +189,7 @@ impl Turn {
 
 fn expect(
     routing: &Routing,
+    live: &Live,
     arrived: Millis,
     session: Option<&Session>,
     headers: &HeaderMap,
@@ -193,7 +205,7 @@ fn expect(
         .lock()
         .arrived(arrived, key, api_key, tools);
     if !routing.config.learning.habits {
-        expected.next_prompt = routing.live().objective.next_prompt;
+        expected.next_prompt = live.objective.next_prompt;
     }
     expected
 }

@@ -127,6 +127,19 @@ async fn a_response_without_a_stream_counts_only_against_an_objective_of_its_req
     );
 }
 
+/// A rate misses the first increase of a series that does not begin at zero.
+#[tokio::test]
+async fn the_tail_excess_of_every_worker_begins_at_zero() {
+    let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
+    let page = fleet.metrics().await;
+    let samples = page.samples().iter();
+    let excess = samples.filter(|sample| sample.name == "tailroute_tail_excess_seconds_total");
+    let found: Vec<_> = excess
+        .map(|sample| (&*sample.labels["class"], sample.value))
+        .collect();
+    assert_eq!(found, [("default", 0.0), ("default", 0.0)]);
+}
+
 #[tokio::test]
 async fn a_changed_objective_is_sent_again() {
     let fleet = Fleet::start(vec![quick()], |_| {}).await;

@@ -97,6 +97,29 @@ async fn an_objective_is_met_or_missed_by_the_first_token_it_applies_to() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_excess_is_the_time_beyond_an_objective_that_applies() {
+    let named = [("x-slo-ttft-ms", "100")];
+    for (fields, ttft, streamed, expected) in [
+        (&named[..], 40.0, true, Some(0.0)),
+        (&named, 100.0, true, Some(0.0)),
+        (&named, 350.0, true, Some(250.0)),
+        (&named, 350.0, false, Some(250.0)),
+        (&[], 1e9, false, None),
+    ] {
+        let seat = Seat::new();
+        let turn = seat.turn_of(fields, &crate::testing::chat("hi"));
+        let mut account = open(&seat, &turn);
+        assert_eq!(account.excess(), None, "there is no first token yet");
+        account.first_token(&seat.proxy.decisions, Millis(ttft), streamed);
+        assert_eq!(
+            account.excess(),
+            expected.map(Millis),
+            "{fields:?} {ttft} {streamed}"
+        );
+    }
+}
+
 /// A worker that takes ten times as long as at its baseline.
 fn slow(worker: &Worker) -> Slowdown {
     Slowdown {

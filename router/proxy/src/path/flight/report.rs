@@ -45,13 +45,9 @@ impl Flight {
         let estimated = [prompt, prediction.scale.tokens(whole).saturating_sub(prompt)];
         let usage = end.seen.and_then(|seen| seen.usage);
         let counted = usage.map(|usage| [usage.prompt, usage.completion]);
-        let origin = turn.goal.origin;
         Record {
             conversation: turn.session.as_ref().map(|session| session.key),
-            class: origin
-                .named(&self.proxy.state.routing.live().objective)
-                .to_owned()
-                .into(),
+            class: turn.goal.origin.named(&turn.live.objective).to_owned().into(),
             objective: turn.goal.ttft,
             model: Cow::Borrowed(&turn.model),
             prompt: Cow::Borrowed(&turn.fingerprint.chain),
@@ -96,7 +92,6 @@ impl Flight {
     }
 
     pub(super) fn close_account(&self, outcome: AttemptOutcome, seen: &ResponseReport, ended: Millis) {
-        let live = self.proxy.state.routing.live();
         let cause = self.account.close(
             &self.proxy,
             account::End {
@@ -104,7 +99,7 @@ impl Flight {
                 usage: seen.usage,
                 engine: seen.engine(),
                 took: ended - self.turn.arrived,
-                class: self.turn.goal.origin.name(&live.objective),
+                class: self.turn.class(),
             },
         );
         if let Some(cause) = cause {

@@ -5,34 +5,41 @@ use protocol::api::Endpoint;
 
 use crate::testing::{Seat, chat, pass_ms};
 
-/// Metrics of one first token: their number, the seconds to it, its delay, turns within the objective and beyond it.
-fn sum_up(seat: &Seat) -> [f64; 5] {
+/// Metrics of one first token: their number, the seconds to it, its delay, turns within the objective and beyond it,
+/// and the seconds beyond it.
+fn sum_up(seat: &Seat) -> [f64; 6] {
+    let rounded = |seconds: f64| (seconds * 1e3).round() / 1e3;
     let times = |name: &str| {
-        let sum = seat.metric(&format!("tailroute_time_to_first_token_{name}"), &["worker=a"]);
-        (sum * 1e3).round() / 1e3
+        let name = format!("tailroute_time_to_first_token_{name}");
+        rounded(seat.metric(&name, &["worker=a"]))
     };
     let turns = |met: &str| seat.metric("tailroute_slo_turns_total", &[met]);
     let (within, beyond) = (turns("met=true"), turns("met=false"));
+    let excess = seat.metric(
+        "tailroute_tail_excess_seconds_total",
+        &["class=default", "worker=a"],
+    );
     [
         times("seconds_count"),
         times("seconds_sum"),
         times("error_seconds_sum"),
         within,
         beyond,
+        rounded(excess),
     ]
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_first_token_is_timed_from_arrival_and_compared_with_prediction_and_objective() {
     // A prompt of 3 tokens takes 13 ms on `a`; the objective is 500 ms.
-    let delayed = [1.0, 0.2, 0.187, 1.0, 0.0];
+    let delayed = [1.0, 0.2, 0.187, 1.0, 0.0, 0.0];
     #[rustfmt::skip]
     let cases = [
         ("in time", 200, true, false, delayed),
-        ("at the objective", 500, true, false, [1.0, 0.5, 0.487, 1.0, 0.0]),
-        ("late", 600, true, false, [1.0, 0.6, 0.587, 0.0, 1.0]),
-        ("of a whole response, to which the objective does not apply", 600, false, false, [1.0, 0.6, 0.587, 0.0, 0.0]),
-        ("untimed", 200, true, true, [1.0, 0.2, 0.0, 1.0, 0.0]),
+        ("at the objective", 500, true, false, [1.0, 0.5, 0.487, 1.0, 0.0, 0.0]),
+        ("late", 600, true, false, [1.0, 0.6, 0.587, 0.0, 1.0, 0.1]),
+        ("of a whole response, to which the objective does not apply", 600, false, false, [1.0, 0.6, 0.587, 0.0, 0.0, 0.0]),
+        ("untimed", 200, true, true, [1.0, 0.2, 0.0, 1.0, 0.0, 0.0]),
     ];
     for (case, after_ms, streamed, is_untimed, expected) in cases {
         let seat = Seat::new();

@@ -1,7 +1,5 @@
 //! What lies beside the prefill of an idle worker: decoding, and tiers below the device's memory.
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use clap::Parser as _;
 use gpu_bench::cmd::{decode, tiers};
 use policy::cost::PrefillCost;

@@ -1,7 +1,5 @@
 //! Workers that cannot be measured are refused with the reason, and what was measured before stays.
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use std::convert::Infallible;
 use std::fs;
 use std::net::SocketAddr;

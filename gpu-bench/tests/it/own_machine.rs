@@ -1,8 +1,6 @@
 //! `gpu-bench gpu` and `gpu-bench serve`, with shell scripts in the place of Python: which interpreter they take, what
 //! they hand on, and what becomes of the answers. The transformer itself has tests of its own (`make test-gpu-bench`).
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

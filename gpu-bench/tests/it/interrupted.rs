@@ -1,7 +1,5 @@
 //! Ctrl-C ends a measurement, and loses nothing of it.
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};

@@ -1,7 +1,5 @@
 //! From a measurement to a router that goes by it: the file that `gpu-bench` writes is the file that `serve` loads.
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! A worker whose cost is known is measured as what it is.
 
-#![allow(clippy::unwrap_used, reason = "what helpers cannot do fails the test")]
-
 use std::path::Path;
 
 use clap::Parser as _;
