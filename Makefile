@@ -12,10 +12,11 @@ help: ## list what can be made
 setup: ## check that the machine has what a build needs, and install what Debian can give
 	@scripts/setup
 
-# `--workspace` with one binary: the crates get the features that `make build` gives them, and are not compiled again by it.
+# A development build, which `make test` goes on with: `--workspace` gives the crates the features that they have there. It optimises
+# the path of a request, so the demo shows what a release build shows.
 demo: setup ## compare routing policies on four simulated engines (half a minute after the build)
-	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bin tailroute
-	$(or $(CARGO_TARGET_DIR),target)/release/tailroute demo
+	CARGO="$(CARGO)" scripts/build --locked --workspace --bin tailroute
+	$(or $(CARGO_TARGET_DIR),target)/debug/tailroute demo
 
 build: setup ## the release binaries: tailroute, sim-engine, gpu-bench
 	CARGO="$(CARGO)" scripts/build --release --locked --workspace --bins
