@@ -78,18 +78,22 @@ pub struct Terms {
     pub epoch: u64,
 }
 
+/// Tails by which an engine with a rule of its own may trim.
+pub struct OwnTail<'a> {
+    /// Tail of the objective that the engine accepted last; `None` before the first.
+    pub told: Option<Tokens>,
+    /// Returns the tail of the router's objective for the worker.
+    pub ours: &'a dyn Fn() -> Tokens,
+}
+
 /// The hints that a worker accepts, and their encoding.
 pub trait Dialect: Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Returns the evict-first tail that the worker applies when `asked` is sent to it, which its mirror has to assume.
-    fn evict_first(&self, asked: Tokens) -> Tokens {
-        asked
-    }
-
-    /// Returns whether the worker trims by a rule of its own, regardless of hints.
-    fn trims_by_itself(&self) -> bool {
-        false
+    /// Returns the tail of a conversation that the engine evicts first by a rule of its own, whatever hints say; `None`
+    /// if it goes by hints.
+    fn own_tail(&self, _by: &OwnTail<'_>) -> Option<Tokens> {
+        None
     }
 
     /// Returns how a request carries its hint; `None` if it cannot.
@@ -120,8 +124,11 @@ pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
 
 /// Returns whether a worker of this dialect evicts a free tail first, by hints or by its own rule.
 pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
-    let is_asked = is_told(dialect, hints) || dialect.trims_by_itself();
-    is_asked && dialect.evict_first(Tokens(1)) > Tokens::ZERO
+    let own = dialect.own_tail(&OwnTail {
+        told: None,
+        ours: &|| Tokens(1),
+    });
+    own.map_or_else(|| is_told(dialect, hints), |tail| tail > Tokens::ZERO)
 }
 
 /// The dialect of a worker that gets no hints.
@@ -136,12 +143,8 @@ impl Dialect for Silent {
         "none"
     }
 
-    fn evict_first(&self, asked: Tokens) -> Tokens {
-        if self.trims { asked } else { Tokens::ZERO }
-    }
-
-    fn trims_by_itself(&self) -> bool {
-        self.trims
+    fn own_tail(&self, by: &OwnTail<'_>) -> Option<Tokens> {
+        Some(if self.trims { (by.ours)() } else { Tokens::ZERO })
     }
 }
 

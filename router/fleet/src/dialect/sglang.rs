@@ -7,7 +7,10 @@ use http::Method;
 use policy::units::Tokens;
 use serde_json::{Value, json};
 
-use super::{Dialect, Message, Terms};
+use super::{Dialect, Message, OwnTail, Terms};
+
+/// SGLang requires that the threshold exceeds the estimate.
+const LEAST_TAIL: Tokens = Tokens(1);
 
 /// An SGLang server that runs T-LRU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,17 +58,14 @@ impl Dialect for SglangTlru {
         }
     }
 
-    fn evict_first(&self, asked: Tokens) -> Tokens {
-        if self.settable {
-            asked
-        } else {
-            Tokens(self.threshold.saturating_sub(self.next_prompt))
-        }
+    fn own_tail(&self, by: &OwnTail<'_>) -> Option<Tokens> {
+        let at_start = Tokens(self.threshold.saturating_sub(self.next_prompt));
+        let told = by.told.filter(|_| self.settable);
+        Some(told.map_or(at_start, |told| told.max(LEAST_TAIL)))
     }
 
     fn objective(&self, terms: &Terms) -> Option<Message> {
-        // SGLang requires threshold > estimate.
-        let threshold = (terms.xi_tokens as u64).max(terms.next_prompt.0 + 1);
+        let threshold = (terms.xi_tokens as u64).max(terms.next_prompt.0 + LEAST_TAIL.0);
         self.settable.then(|| Message {
             method: Method::POST,
             path: "/set_internal_state",

@@ -113,19 +113,30 @@ fn the_retention_config_is_as_its_documents_have_it() {
     );
 }
 
+/// Returns the tail that an engine evicts first by its own rule, where the router's own is of nine tokens.
+fn tail(dialect: &dyn Dialect, told: Option<u64>) -> Option<Tokens> {
+    dialect.own_tail(&OwnTail {
+        told: told.map(Tokens),
+        ours: &|| Tokens(9),
+    })
+}
+
 #[test]
 fn sglang_trims_by_its_own_numbers_unless_they_can_be_set() {
     let info = |config: &str| {
         format!(r#"{{"radix_eviction_policy":"tlru","radix_eviction_policy_config":{config}}}"#)
     };
     let fixed = SglangTlru::of(info(r#"{"threshold":4000,"next_prompt_estimate":500}"#).as_bytes()).unwrap();
-    assert_eq!(fixed.evict_first(Tokens(9)), Tokens(3500));
+    assert_eq!(tail(&fixed, Some(9)), Some(Tokens(3500)));
     assert!(fixed.objective(&TERMS).is_none() && fixed.in_request(&HINT).is_none());
     let settable = info(
         r#""{\"threshold\":4000,\"next_prompt_estimate\":500}","internal_states":[{"tailroute":{"tlru_settable":true}}]"#,
     );
     let settable = SglangTlru::of(settable.as_bytes()).unwrap();
-    assert_eq!(settable.evict_first(Tokens(9)), Tokens(9));
+    // Those of its start until the first objective, which it applies to all conversations.
+    assert_eq!(tail(&settable, None), Some(Tokens(3500)));
+    assert_eq!(tail(&settable, Some(9)), Some(Tokens(9)));
+    assert_eq!(tail(&settable, Some(0)), Some(Tokens(1)));
     let told = settable.objective(&TERMS).unwrap();
     assert_eq!((told.method, told.path), (Method::POST, "/set_internal_state"));
     assert_eq!(
@@ -149,9 +160,6 @@ fn nothing_is_said_to_a_worker_that_was_not_seen_to_listen() {
         let silent = Silent { trims };
         assert!(silent.in_request(&HINT).is_none() && silent.hints(&[]).is_none());
         assert!(silent.objective(&TERMS).is_none() && !silent.hears_hints());
-        assert_eq!(
-            (silent.evict_first(Tokens(9)), silent.trims_by_itself()),
-            (held, trims)
-        );
+        assert_eq!(tail(&silent, None), Some(held));
     }
 }
