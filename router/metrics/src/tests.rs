@@ -18,9 +18,7 @@ fn samples(page: &str) -> usize {
 
 /// Returns the exposed tail excess of a class on a worker, in seconds.
 fn tail_excess(metrics: &Metrics, class: &str, worker: &str) -> Option<f64> {
-    let series = format!(
-        "tailroute_tail_excess_seconds_total{{class=\"{class}\",worker=\"{worker}\"}} "
-    );
+    let series = format!("tailroute_tail_excess_seconds_total{{class=\"{class}\",worker=\"{worker}\"}} ");
     let page = page(metrics, Format::Text);
     page.lines()
         .find_map(|line| line.strip_prefix(&series)?.parse().ok())

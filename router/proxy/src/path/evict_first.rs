@@ -65,20 +65,45 @@ mod tests {
         });
         let cases: [(&str, Arc<dyn Dialect>, Option<SentObjective>, [Tokens; 2]); 6] = [
             // The last columns: in the middle of a conversation, and at its announced end.
-            ("by hints", Arc::new(Tailroute::by_header()), None, [Tokens::ZERO, EVERYTHING]),
-            ("not at all", Arc::new(Silent { trims: false }), None, [Tokens::ZERO; 2]),
+            (
+                "by hints",
+                Arc::new(Tailroute::by_header()),
+                None,
+                [Tokens::ZERO, EVERYTHING],
+            ),
+            (
+                "not at all",
+                Arc::new(Silent { trims: false }),
+                None,
+                [Tokens::ZERO; 2],
+            ),
             ("at its start's threshold", sglang(false), None, [Tokens(3500); 2]),
             ("which cannot be set", sglang(false), told, [Tokens(3500); 2]),
-            ("before the first objective", sglang(true), None, [Tokens(3500); 2]),
-            ("by the objective it was sent", sglang(true), told, [Tokens(700); 2]),
+            (
+                "before the first objective",
+                sglang(true),
+                None,
+                [Tokens(3500); 2],
+            ),
+            (
+                "by the objective it was sent",
+                sglang(true),
+                told,
+                [Tokens(700); 2],
+            ),
         ];
         for (case, dialect, told, expected) in cases {
             let seat = Seat::new();
             let worker = seat.worker("a");
-            worker.facts.learn_dialect(Millis::ZERO, dialect, FactSource::Probed);
+            worker
+                .facts
+                .learn_dialect(Millis::ZERO, dialect, FactSource::Probed);
             worker.hints.took(told);
             let tail = |last| {
-                let turn = Turn { last, ..seat.turn("hi") };
+                let turn = Turn {
+                    last,
+                    ..seat.turn("hi")
+                };
                 evict_first(&seat.proxy.state.routing, &turn, &worker, Tokens(1_000))
             };
             assert_eq!([tail(false), tail(true)], expected, "{case}");
