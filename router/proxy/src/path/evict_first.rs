@@ -49,6 +49,9 @@ mod tests {
     use super::*;
     use crate::testing::Seat;
 
+    /// Case, dialect, objective that the engine accepted last, and tails in the middle and at the end of a conversation.
+    type Case = (&'static str, Arc<dyn Dialect>, Option<SentObjective>, [Tokens; 2]);
+
     fn sglang(settable: bool) -> Arc<dyn Dialect> {
         let info = format!(
             r#"{{"radix_eviction_policy":"tlru","internal_states":[{{"tailroute":{{"tlru_settable":{settable}}}}}],
@@ -63,8 +66,7 @@ mod tests {
             xi_tokens: 900.0,
             next_prompt_tokens: 200,
         });
-        let cases: [(&str, Arc<dyn Dialect>, Option<SentObjective>, [Tokens; 2]); 6] = [
-            // The last columns: in the middle of a conversation, and at its announced end.
+        let cases: [Case; 6] = [
             (
                 "by hints",
                 Arc::new(Tailroute::by_header()),
