@@ -78,10 +78,10 @@ pub struct Terms {
     pub epoch: u64,
 }
 
-/// Tails by which an engine with a rule of its own may trim.
+/// What an engine's own rule may go by.
 pub struct OwnTail<'a> {
-    /// Tail of the objective that the engine accepted last; `None` before the first.
-    pub told: Option<Tokens>,
+    /// Returns the tail of the objective that the engine accepted last; `None` before the first.
+    pub told: &'a dyn Fn() -> Option<Tokens>,
     /// Returns the tail of the router's objective for the worker.
     pub ours: &'a dyn Fn() -> Tokens,
 }
@@ -111,6 +111,11 @@ pub trait Dialect: Debug + Send + Sync {
         false
     }
 
+    /// Returns whether the engine's answer to a call says that it did what the call asks.
+    fn accepts(&self, _answer: &[u8]) -> bool {
+        true
+    }
+
     /// Returns the call that carries the objective; `None` if there is none.
     fn objective(&self, _terms: &Terms) -> Option<Message> {
         None
@@ -125,7 +130,7 @@ pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
 /// Returns whether a worker of this dialect evicts a free tail first, by hints or by its own rule.
 pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
     let own = dialect.own_tail(&OwnTail {
-        told: None,
+        told: &|| None,
         ours: &|| Tokens(1),
     });
     own.map_or_else(|| is_told(dialect, hints), |tail| tail > Tokens::ZERO)

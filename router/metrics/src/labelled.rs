@@ -1,8 +1,8 @@
 //! Metrics by label, bounded as their [rows](super::spec) say.
 //!
-//! A lookup is a hash of the label values in a table that is replaced on each new series, so threads that count at once do
-//! not wait for each other; it allocates nothing. A value without a series of its own is counted under `other`; a gauge of
-//! such a value is not exposed, since the last of many values is not their sum.
+//! A lookup is a hash of the label values in a table that is replaced on each new series: it takes no lock and allocates
+//! nothing. A value without a series of its own is counted under `other`, which takes a lock; a gauge of such a value is
+//! not exposed, since the last of many values is not their sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

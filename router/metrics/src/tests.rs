@@ -1,4 +1,6 @@
 use std::collections::BTreeSet;
+use std::sync::Barrier;
+use std::thread;
 
 use policy::slo::Cause;
 use policy::units::Millis;
@@ -152,6 +154,46 @@ fn ten_thousand_workers_with_everything_that_can_happen_to_each_stay_below_twent
         !page.contains(&in_flight),
         "the last of many gauges is no sum of them"
     );
+}
+
+#[test]
+fn threads_that_add_and_remove_series_at_once_lose_no_count() {
+    const THREADS: usize = 4;
+    for _ in 0..20 {
+        let (metrics, start) = (Metrics::new().unwrap(), Barrier::new(THREADS + 1));
+        thread::scope(|scope| {
+            for own in 0..THREADS {
+                let (metrics, start) = (&metrics, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for worker in 0..8 {
+                        metrics.retry(&format!("all-{worker}"));
+                        metrics.retry(&format!("{own}-{worker}"));
+                    }
+                });
+            }
+            scope.spawn(|| {
+                start.wait();
+                for _ in 0..20 {
+                    metrics.retry("leaves");
+                    metrics.left("leaves");
+                }
+            });
+        });
+        let page = page(&metrics, Format::Text);
+        let count = |worker: &str| {
+            let series = format!("tailroute_retries_total{{worker=\"{worker}\"}} ");
+            page.lines()
+                .find_map(|line| line.strip_prefix(&series)?.parse::<usize>().ok())
+        };
+        for worker in 0..8 {
+            assert_eq!(count(&format!("all-{worker}")), Some(THREADS));
+            for own in 0..THREADS {
+                assert_eq!(count(&format!("{own}-{worker}")), Some(1));
+            }
+        }
+        assert_eq!(count("leaves"), None);
+    }
 }
 
 #[test]

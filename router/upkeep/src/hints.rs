@@ -67,15 +67,25 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
         return;
     };
     let outcome = send_message(proxy, worker, message, epoch).await;
-    match &outcome {
-        Ok(_) => worker.hints.took(Some(objective)),
-        Err(error) => debug!(worker = worker.name(), %error, "objective not delivered"),
-    }
+    let is_accepted = match &outcome {
+        Ok(answer) if worker.dialect().accepts(answer) => {
+            worker.hints.took(Some(objective));
+            true
+        }
+        Ok(_) => {
+            debug!(worker = worker.name(), "objective refused");
+            false
+        }
+        Err(error) => {
+            debug!(worker = worker.name(), %error, "objective not delivered");
+            false
+        }
+    };
     proxy
         .state
         .routing
         .metrics
-        .hint(worker.name(), "objective", outcome.is_ok());
+        .hint(worker.name(), "objective", is_accepted);
 }
 
 /// Reports the epoch to other replicas, so that their later hints have higher ones, and sends the message.

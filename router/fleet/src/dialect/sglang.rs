@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Dialect, Message, OwnTail, Terms};
 
-/// SGLang requires that the threshold exceeds the estimate.
+/// Of its command line, SGLang requires that the threshold exceeds the estimate.
 const LEAST_TAIL: Tokens = Tokens(1);
 
 /// An SGLang server that runs T-LRU.
@@ -60,8 +60,14 @@ impl Dialect for SglangTlru {
 
     fn own_tail(&self, by: &OwnTail<'_>) -> Option<Tokens> {
         let at_start = Tokens(self.threshold.saturating_sub(self.next_prompt));
-        let told = by.told.filter(|_| self.settable);
+        let told = self.settable.then(by.told).flatten();
         Some(told.map_or(at_start, |told| told.max(LEAST_TAIL)))
+    }
+
+    /// SGLang answers 200 with a list that says of each data-parallel rank whether it took the values.
+    fn accepts(&self, answer: &[u8]) -> bool {
+        let ranks: Vec<bool> = serde_json::from_slice(answer).unwrap_or_default();
+        !ranks.contains(&false)
     }
 
     fn objective(&self, terms: &Terms) -> Option<Message> {

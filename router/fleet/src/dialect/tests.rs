@@ -116,7 +116,7 @@ fn the_retention_config_is_as_its_documents_have_it() {
 /// Returns the tail that an engine evicts first by its own rule, where the router's own is of nine tokens.
 fn tail(dialect: &dyn Dialect, told: Option<u64>) -> Option<Tokens> {
     dialect.own_tail(&OwnTail {
-        told: told.map(Tokens),
+        told: &|| told.map(Tokens),
         ours: &|| Tokens(9),
     })
 }
@@ -133,6 +133,9 @@ fn sglang_trims_by_its_own_numbers_unless_they_can_be_set() {
         r#""{\"threshold\":4000,\"next_prompt_estimate\":500}","internal_states":[{"tailroute":{"tlru_settable":true}}]"#,
     );
     let settable = SglangTlru::of(settable.as_bytes()).unwrap();
+    for (answer, is_accepted) in [("[true]", true), ("[true,false]", false), ("{}", true)] {
+        assert_eq!(settable.accepts(answer.as_bytes()), is_accepted, "{answer}");
+    }
     // Those of its start until the first objective, which it applies to all conversations.
     assert_eq!(tail(&settable, None), Some(Tokens(3500)));
     assert_eq!(tail(&settable, Some(9)), Some(Tokens(9)));

@@ -17,7 +17,7 @@ const EVERYTHING: Tokens = Tokens(1_000_000_000);
 pub(super) fn evict_first(routing: &Routing, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&routing.config.hints, worker.dialect());
     let own = dialect.own_tail(&OwnTail {
-        told: worker.hints.sent_objective().map(|told| told.tail()),
+        told: &|| worker.hints.sent_objective().map(|told| told.tail()),
         ours: &|| routing.objective_for(worker).tail(),
     });
     if let Some(tail) = own {

@@ -46,7 +46,7 @@ pub struct Turn {
     pub session: Option<Session>,
     /// The objective for the time to first token.
     pub goal: Goal,
-    /// The live settings at its arrival, which hold for the whole turn.
+    /// The live settings at its arrival, to whose objectives `goal` refers.
     pub live: Arc<Live>,
     /// Expectations for this turn and the next.
     pub expected: Expected,

@@ -126,7 +126,7 @@ impl PendingTurn {
         let proxy = context.proxy;
         let flight = Flight::start(proxy, context.trace, turn, choice, pass, Arc::clone(charged));
         let (flight, outgoing) = flight.request(head, request.body.clone(), choice)?;
-        let limit = turn.live.limits.first_byte_timeout;
+        let limit = proxy.state.routing.live().limits.first_byte_timeout;
         let since = Instant::now();
         let until = since + limit;
         Ok(Self {
