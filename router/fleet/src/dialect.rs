@@ -78,7 +78,7 @@ pub struct Terms {
     pub epoch: u64,
 }
 
-/// What an engine's own rule may go by.
+/// The objectives from which [`Dialect::own_tail`] can take the tail.
 pub struct OwnTail<'a> {
     /// Returns the tail of the objective that the engine accepted last; `None` before the first.
     pub told: &'a dyn Fn() -> Option<Tokens>,
@@ -90,8 +90,7 @@ pub struct OwnTail<'a> {
 pub trait Dialect: Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Returns the tail of a conversation that the engine evicts first by a rule of its own, whatever hints say; `None`
-    /// if it goes by hints.
+    /// Returns the tail of a conversation that the engine evicts first by its own rule. `None` if the engine follows hints.
     fn own_tail(&self, _by: &OwnTail<'_>) -> Option<Tokens> {
         None
     }

@@ -1,8 +1,8 @@
 //! Metrics by label, bounded as their [rows](super::spec) say.
 //!
-//! A lookup is a hash of the label values in a table that is replaced on each new series: it takes no lock and allocates
-//! nothing. A value without a series of its own is counted under `other`, which takes a lock; a gauge of such a value is
-//! not exposed, since the last of many values is not their sum.
+//! A lookup hashes the label values, takes no lock and allocates nothing: each new series replaces the whole table. Values
+//! that have no own series share the series `other`, and their lookups take a lock. A gauge does not expose `other`, since
+//! the last of many values is not their sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

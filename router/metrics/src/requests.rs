@@ -244,6 +244,7 @@ impl Metrics {
     pub fn judged(&self, class: &str, worker: &str, excess: Millis) {
         let met = yes_no(excess <= Millis::ZERO);
         self.requests.slo_turns.inc(&[class, met]);
+        // Zero is added too: `rate` sees an excess only in a series that began before it.
         self.requests.tail_excess.add(&[class, worker], excess.0 / 1e3);
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Dialect, Message, OwnTail, Terms};
 
-/// Of its command line, SGLang requires that the threshold exceeds the estimate.
+/// SGLang starts only with a threshold above the estimate, so its shortest tail is one token.
 const LEAST_TAIL: Tokens = Tokens(1);
 
 /// An SGLang server that runs T-LRU.
