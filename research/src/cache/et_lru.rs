@@ -9,7 +9,8 @@
 //! ```
 //!
 //! As tokens are evicted, the next one is worth more, so the greedy choice minimises expected TEL at the next turn, and
-//! under the paper's stochastic model over any horizon (Theorem 2). With equal hazards and a known `Q` it is T-LRU.
+//! under the paper's stochastic model over any horizon (Theorem 2; with forced caching only at equal rates, see
+//! `research/tests/stochastic_model.rs`). With equal hazards and a known `Q` it is T-LRU.
 //!
 //! # Gaps in the paper, and the choices made
 //! - *ε*: with ε = 0 all tokens that cannot matter for TEL tie, at the expense of the mean. ε > 0 keeps their hazard in
@@ -65,6 +66,8 @@ pub struct EtLruOptions {
     pub prompts: Option<Survival>,
     /// The source of the hazards.
     pub hazards: Hazards,
+    /// λᵢ by the number of the conversation, where known; replaces `hazards`.
+    pub rates: Option<Vec<f64>>,
 }
 
 impl Default for EtLruOptions {
@@ -74,6 +77,7 @@ impl Default for EtLruOptions {
             decay_per_s: None,
             prompts: None,
             hazards: Hazards::default(),
+            rates: None,
         }
     }
 }
@@ -153,17 +157,27 @@ impl ExpectedExcess {
         if self.options.hazards != Hazards::Equal || self.options.decay_per_s.is_none() {
             self.returns.observe(turn.conversation, class, turn.at);
         }
-        let hazard = match self.options.hazards {
+        let known = |rates: &Vec<f64>| rates.get(turn.conversation.0 as usize).copied();
+        let learned = || match self.options.hazards {
             Hazards::Equal => 1.0,
             Hazards::TurnClass => self.returns.hazard(class),
             Hazards::Conversation => self.returns.own_hazard(turn.conversation, class),
         };
-        let learned = || {
+        let hazard = self
+            .options
+            .rates
+            .as_ref()
+            .and_then(known)
+            .unwrap_or_else(learned);
+        let learned_decay = || {
             self.returns
                 .overall_gap_ms()
                 .map_or(0.0, |gap| DECAY_PER_GAP / gap)
         };
-        let decay_per_ms = self.options.decay_per_s.map_or_else(learned, |per_s| per_s / 1e3);
+        let decay_per_ms = self
+            .options
+            .decay_per_s
+            .map_or_else(learned_decay, |per_s| per_s / 1e3);
         // Integrated, so that a corrected estimate changes all ages equally.
         self.clock += decay_per_ms * turn.at.saturating_sub(self.now).0;
         self.now = self.now.max(turn.at);
