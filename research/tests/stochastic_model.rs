@@ -1,10 +1,12 @@
 //! The theorems of the T-LRU paper about its stochastic model (§5 and appendices B and C), on small instances, against
 //! the optimum over all decisions.
 //!
-//! Conversation `i` sends the next turn with a probability proportional to `λᵢ·2^−age`, and a new conversation starts
-//! with one proportional to `births`. Rates are known, prompts are drawn from a known distribution, and nobody sees a
-//! conversation end. All weights are multiples of a power of two, so with [`Time::Slots`] every probability and every
-//! expected value is exact in floating point, and optima are compared for equality.
+//! The weight of conversation `i` is `λᵢ·2^−age`, that of a new conversation is `births`. The next turn is of one of them,
+//! with a probability proportional to its weight. Rates and the distribution of prompts are known. The end of a
+//! conversation cannot be observed.
+//!
+//! All weights are multiples of a power of two, so with [`Time::Slots`] every probability and every expected value is
+//! exact in floating point, and optima are compared for equality.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail by panicking")]
 
@@ -48,7 +50,6 @@ struct Model {
     forced: bool,
 }
 
-/// What the decision-maker knows, whatever it caches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Belief {
     step: u32,
@@ -157,8 +158,7 @@ impl Model {
             epsilon: 0.0,
             decay_per_s: Some(2.0f64.ln()),
             prompts: Some(Survival::from_samples(&samples)),
-            hazards: Hazards::Equal,
-            rates: Some(self.rates.clone()),
+            hazards: Hazards::Known(self.rates.clone()),
         };
         EtLru::new(config(self.capacity, self.xi, self.forced), options)
     }

@@ -44,7 +44,7 @@ const DECAY_PER_GAP: f64 = 4.0 / 3.0;
 const TURN_CLASSES: u32 = 4;
 
 /// The source of the hazard λᵢ.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Hazards {
     /// Equal hazards.
     Equal,
@@ -53,6 +53,8 @@ pub enum Hazards {
     /// The conversation's own hazard: that of its turn class, corrected by its own returns.
     #[default]
     Conversation,
+    /// Given, by the number of the conversation.
+    Known(Vec<f64>),
 }
 
 /// Options of ET-LRU.
@@ -66,8 +68,6 @@ pub struct EtLruOptions {
     pub prompts: Option<Survival>,
     /// The source of the hazards.
     pub hazards: Hazards,
-    /// λᵢ by the number of the conversation, where known; replaces `hazards`.
-    pub rates: Option<Vec<f64>>,
 }
 
 impl Default for EtLruOptions {
@@ -77,7 +77,6 @@ impl Default for EtLruOptions {
             decay_per_s: None,
             prompts: None,
             hazards: Hazards::default(),
-            rates: None,
         }
     }
 }
@@ -148,36 +147,27 @@ impl ExpectedExcess {
         if self.options.prompts.is_none() && turn.turn > 0 {
             self.learned.observe(turn.prompt.0);
         }
-        let class = match self.options.hazards {
-            Hazards::TurnClass | Hazards::Conversation => {
-                turn.class.index() * TURN_CLASSES as usize + turn.turn.min(TURN_CLASSES - 1) as usize
-            }
-            Hazards::Equal => turn.class.index(),
+        let are_learned = matches!(self.options.hazards, Hazards::TurnClass | Hazards::Conversation);
+        let class = if are_learned {
+            turn.class.index() * TURN_CLASSES as usize + turn.turn.min(TURN_CLASSES - 1) as usize
+        } else {
+            turn.class.index()
         };
-        if self.options.hazards != Hazards::Equal || self.options.decay_per_s.is_none() {
+        if are_learned || self.options.decay_per_s.is_none() {
             self.returns.observe(turn.conversation, class, turn.at);
         }
-        let known = |rates: &Vec<f64>| rates.get(turn.conversation.0 as usize).copied();
-        let learned = || match self.options.hazards {
+        let hazard = match &self.options.hazards {
             Hazards::Equal => 1.0,
             Hazards::TurnClass => self.returns.hazard(class),
             Hazards::Conversation => self.returns.own_hazard(turn.conversation, class),
+            Hazards::Known(rates) => rates.get(turn.conversation.0 as usize).copied().unwrap_or(0.0),
         };
-        let hazard = self
-            .options
-            .rates
-            .as_ref()
-            .and_then(known)
-            .unwrap_or_else(learned);
-        let learned_decay = || {
+        let learned = || {
             self.returns
                 .overall_gap_ms()
                 .map_or(0.0, |gap| DECAY_PER_GAP / gap)
         };
-        let decay_per_ms = self
-            .options
-            .decay_per_s
-            .map_or_else(learned_decay, |per_s| per_s / 1e3);
+        let decay_per_ms = self.options.decay_per_s.map_or_else(learned, |per_s| per_s / 1e3);
         // Integrated, so that a corrected estimate changes all ages equally.
         self.clock += decay_per_ms * turn.at.saturating_sub(self.now).0;
         self.now = self.now.max(turn.at);

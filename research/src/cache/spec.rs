@@ -216,9 +216,10 @@ fn write_et_lru(options: &EtLruOptions, f: &mut fmt::Formatter<'_>) -> fmt::Resu
     let default = EtLruOptions::default();
     let epsilon = (options.epsilon != default.epsilon).then(|| format!("eps={}", options.epsilon));
     let decay = options.decay_per_s.map(|per_s| format!("decay={per_s}"));
-    let hazards = match options.hazards {
+    let hazards = match &options.hazards {
         Hazards::Equal => Some("hazards=equal".to_owned()),
         Hazards::TurnClass => Some("hazards=turn-class".to_owned()),
+        Hazards::Known(rates) => Some(format!("hazards=known({})", rates.len())),
         Hazards::Conversation => None,
     };
     let parts: Vec<_> = [epsilon, decay, hazards].into_iter().flatten().collect();

@@ -75,7 +75,6 @@ fn specs_with_a_twin() -> Vec<PolicySpec> {
             decay_per_s,
             prompts,
             hazards: Hazards::Equal,
-            rates: None,
         }));
     }
     specs
@@ -143,7 +142,7 @@ proptest! {
     #[test]
     fn et_lru_with_a_known_prompt_and_equal_hazards_is_t_lru(raw in traces(), config in configs()) {
         let prompts = Some(Survival::constant(config.next_prompt.as_f64()));
-        let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, hazards: Hazards::Equal, rates: None };
+        let options = EtLruOptions { epsilon: 0.0, decay_per_s: Some(1.0), prompts, hazards: Hazards::Equal };
         // With a finite threshold of whole tokens; the budget rounds others up.
         let config = CacheConfig { xi_tokens: config.xi_tokens.floor(), block_tokens: 1, ..config };
         let (mut tail, mut expected) = (PolicySpec::TLru.build(config), PolicySpec::EtLru(options).build(config));
