@@ -55,9 +55,22 @@ def network(folder):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for ip in ENGINES:
         subprocess.run(["ip", "address", "add", f"{ip}/32", "dev", "lo"], check=True)
-    hosts = folder / "hosts"
-    hosts.write_text("".join(f"{ip} {name}\n" for ip, name in {"127.0.0.1": "localhost chat.example.com", **ENGINES}.items()))
-    subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
+    names = {"127.0.0.1": "localhost chat.example.com", **ENGINES}
+    hosts("".join(f"{ip} {name}\n" for ip, name in names.items()), folder)
+
+
+def hosts(text, folder):
+    """Replaces /etc/hosts by mounting a copy of /etc: a mount over the file itself fails where a container runtime has mounted
+    a file there and deleted it since."""
+    before, etc = folder / "etc-before", folder / "etc"
+    before.mkdir()
+    etc.mkdir()
+    subprocess.run(["mount", "--rbind", "/etc", before], check=True)
+    for entry in os.scandir("/etc"):
+        (etc / entry.name).symlink_to(os.readlink(entry) if entry.is_symlink() else before / entry.name)
+    (etc / "hosts").unlink(missing_ok=True)
+    (etc / "hosts").write_text(text)
+    subprocess.run(["mount", "--bind", etc, "/etc"], check=True)
 
 
 class Stage:
