@@ -55,7 +55,7 @@ pub use sections::health::Health;
 pub use sections::http::{ANY_ORIGIN, Forwarded, Http, Network};
 pub use sections::index::{IndexConfig, Snapshot};
 pub use sections::keys::{Key, KeyDigest, Rate};
-pub use sections::learning::{Hints, Learning};
+pub use sections::learning::{HintRule, Hints, Learning};
 pub use sections::limits::Limits;
 pub use sections::objective::{Class, Objective};
 pub use sections::output::{Capture, Explain, Log, LogFormat, level_problem};

@@ -123,6 +123,17 @@ impl PrefixCache {
         self.walk(chain.iter().copied()).count()
     }
 
+    /// Returns how many leading pieces of `chain` have descendants of other chains.
+    pub fn shared(&self, chain: &[PrefixHash]) -> usize {
+        let own = self.resident(chain);
+        let branches = |&(at, slot): &(usize, u32)| match at + 1 == own {
+            true => !self.nodes.is_leaf(slot),
+            false => self.nodes.is_fork(slot),
+        };
+        let forks = self.walk(chain.iter().copied()).enumerate().filter(branches);
+        forks.last().map_or(0, |(at, _)| at + 1)
+    }
+
     /// Returns the tokens of the resident leading pieces of `chain`, without touching them.
     pub fn resident_tokens(&self, chain: &[PrefixHash]) -> Tokens {
         Tokens(

@@ -349,6 +349,22 @@ impl Residency {
         }
     }
 
+    /// Returns the tokens that the worker would evict before any other.
+    #[must_use]
+    pub fn evict_first_on(&self, worker: WorkerId) -> Tokens {
+        self.mirrors
+            .get(worker.index())
+            .map_or(Tokens::ZERO, |mirror| mirror.cache.evict_first())
+    }
+
+    /// Returns how many leading keys of a conversation lead to other conversations on the worker too.
+    #[must_use]
+    pub fn shared(&self, worker: WorkerId, chain: &[PrefixHash]) -> usize {
+        self.mirrors
+            .get(worker.index())
+            .map_or(0, |mirror| mirror.cache.shared(chain))
+    }
+
     /// Marks the end of a conversation evict-first past its first `keep` tokens, and returns what the hint to the
     /// worker should name. `keys` are some of its keys, last first. `None` if no key is resident.
     pub fn trimmed(

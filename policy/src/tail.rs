@@ -53,7 +53,7 @@ use self::fill::Fill;
 use crate::ids::WorkerId;
 use crate::units::{Millis, Tokens};
 
-/// μ: the weight of prefill that makes no turn late.
+/// The default of μ, the weight of prefill that makes no turn late.
 pub const MU: f64 = 0.3;
 /// Ends sampled per search.
 pub const SAMPLE: usize = 64;
@@ -134,6 +134,15 @@ pub struct Answered<P> {
 }
 
 impl<P: Clone> Tail<P> {
+    /// Creates estimates without observations that weigh prefill by `mu`.
+    pub fn with_mu(mu: f64) -> Self {
+        let harm = LatenessCost::with_mu(mu);
+        Self {
+            harm,
+            ..Self::default()
+        }
+    }
+
     /// Resets a worker's slot to an empty cache of this capacity.
     pub fn admit(&mut self, worker: WorkerId, capacity: Tokens) {
         let at = worker.index();

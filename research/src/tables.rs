@@ -1,9 +1,11 @@
 //! `tailroute-lab tables`: the tables of the documents. `--routing` compares the routing policies (see `routing`),
-//! `--agents` plays coding agents (see `agents`), and `--paper` prints the T-LRU paper's tables on generated workloads,
+//! `--agents` plays coding agents (see `agents`), `--frontier` trades the tail against the median (see `frontier`), and
+//! `--paper` prints the T-LRU paper's tables on generated workloads,
 //! beside its figures. The paper's traces were not published, so agreement means similar gains in the same places.
 
 mod agents;
 mod experiment;
+mod frontier;
 mod paper;
 mod plot;
 mod pool;
@@ -29,6 +31,7 @@ const UTILISATIONS: [f64; 5] = [0.005, 0.2, 0.4, 0.6, 0.8];
 #[command(after_help = "Examples:\n  \
     tailroute-lab tables --routing --trace mooncake_conv.jsonl.gz --seeds 1,2,3 --svg routing.svg\n  \
     tailroute-lab tables --agents --seeds 1,2,3\n  \
+    tailroute-lab tables --frontier --trace mooncake_conv.jsonl.gz --svg frontier.svg\n  \
     tailroute-lab tables --paper\n  tailroute-lab tables --paper --out tables/")]
 pub struct Args {
     #[command(flatten)]
@@ -37,19 +40,19 @@ pub struct Args {
     /// others.
     #[arg(long)]
     seeds: Option<Seeds>,
-    /// Number of turns. For --paper and --agents per seed (default 2000 and 6000); for --routing of the trace (default:
-    /// all of a file, 2000 of a generator).
+    /// Number of turns. For --paper and --agents per seed (default 2000 and 6000); for --routing and --frontier of the
+    /// trace (default: all of a file, 2000 of a generator).
     #[arg(long, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     turns: Option<usize>,
-    /// With --routing: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
+    /// With --routing and --frontier: the trace (turn trace, capture, Mooncake or Bailian; plain or gzip), or a generator such as
     /// hot:SEED or gen:agentic:SEED. Without it a generated workload is played.
     #[arg(long, value_name = "FILE", value_parser = named, conflicts_with_all = ["paper", "agents"])]
     trace: Option<(String, TraceSource)>,
-    /// With --routing: also draw p95 by policy and cell into this file.
+    /// With --routing: also draw p95 by policy and cell into this file. With --frontier: also draw it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "agents"])]
     svg: Option<PathBuf>,
     /// Also write tables.md, tables.json and ttft.svg into this folder.
-    #[arg(long, conflicts_with_all = ["routing", "agents"])]
+    #[arg(long, conflicts_with_all = ["routing", "agents", "frontier"])]
     out: Option<PathBuf>,
     /// Print JSON instead of Markdown.
     #[arg(long)]
@@ -66,6 +69,9 @@ struct Which {
     /// Coding agents' tail against cache_aware's at four loads.
     #[arg(long)]
     agents: bool,
+    /// p50 against p95 by the weights that cache policies give to all prefill.
+    #[arg(long)]
+    frontier: bool,
     /// Tables 1 to 6 of arXiv 2510.15152, and T-LRU against LRU on a queueing server.
     #[arg(long)]
     paper: bool,
@@ -115,6 +121,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match &args.which {
         Which { routing: true, .. } => routing(&args),
         Which { agents: true, .. } => agents(&args),
+        Which { frontier: true, .. } => frontier(&args),
         _ => paper(&args),
     }
 }
@@ -146,6 +153,15 @@ fn routing(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
     }
     args.print(&report, routing::markdown)
+}
+
+fn frontier(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = frontier::measure(args.trace.as_ref(), args.turns, &args.seeds())?;
+    if let Some(path) = &args.svg {
+        let drawn = frontier::svg(&report)?;
+        std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    args.print(&report, frontier::markdown)
 }
 
 fn paper(args: &Args) -> anyhow::Result<ExitCode> {

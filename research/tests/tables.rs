@@ -73,12 +73,48 @@ fn a_trace_of_ones_own_is_played_and_drawn_and_named() {
 }
 
 #[test]
+fn the_frontier_begins_at_the_tail_and_moves_to_the_median() {
+    let folder = tempfile::tempdir().unwrap();
+    let few = [
+        "--frontier",
+        "--trace",
+        "gen:agentic:1",
+        "--turns",
+        "2000",
+        "--seeds",
+        "4,5",
+        "--json",
+        "--svg",
+        "own.svg",
+    ];
+    let output = tables(folder.path(), &few);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["panels"].as_array().unwrap().len(), 3);
+    let points = report["panels"][0]["curves"][0][1].as_array().unwrap();
+    let (first, last) = (&points[0], points.last().unwrap());
+    let [p50, p95] = ["p50_ms", "p95_ms"].map(|name| (first[name].as_f64(), last[name].as_f64()));
+    assert!(p50.0 > p50.1 && p95.0 < p95.1, "{first} to {last}");
+    let drawn = std::fs::read_to_string(folder.path().join("own.svg")).unwrap();
+    assert!(
+        ["LRU", "T-LRU", "by ε", "by μ"]
+            .iter()
+            .all(|text| drawn.contains(text))
+    );
+}
+
+#[test]
 fn what_cannot_be_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let code = |arguments: &[&str]| tables(folder.path(), arguments).status.code();
     assert_eq!(code(&[]), Some(2), "which tables?");
     assert_eq!(code(&["--routing", "--paper"]), Some(2));
     assert_eq!(code(&["--agents", "--trace", "x.jsonl"]), Some(2));
+    assert_eq!(code(&["--frontier", "--out", "x"]), Some(2));
     assert_eq!(code(&["--paper", "--svg", "x.svg"]), Some(2));
     assert_eq!(code(&["--routing", "--seeds", "0"]), Some(2));
     assert_eq!(code(&["--routing", "--trace", "nowhere.jsonl"]), Some(1));

@@ -339,7 +339,10 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "routing.unlisted_models",
             old.routing.unlisted_models != new.routing.unlisted_models,
         ),
-        ("hints", old.hints != new.hints),
+        (
+            "hints.protect_from",
+            old.hints.protect_from != new.hints.protect_from,
+        ),
         ("learning", old.learning != new.learning),
         ("index", old.index != new.index),
         ("health", old.health != new.health),

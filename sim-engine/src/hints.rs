@@ -40,6 +40,32 @@ pub struct Objective {
     /// Objectives older than the newest seen are ignored.
     #[serde(default)]
     pub epoch: u64,
+    /// Time to live in wall milliseconds, after which the cache is LRU again; unlimited if absent.
+    pub ttl_ms: Option<f64>,
+    /// Whether the cache evicts by T-LRU with this ξ; otherwise by hints and LRU alone.
+    #[serde(default = "yes")]
+    pub t_lru: bool,
+    /// The time-to-first-token objective, for information.
+    pub ttft_objective_ms: Option<f64>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Objective {
+    /// Creates an objective without a time to live.
+    #[must_use]
+    pub fn new(xi_tokens: f64, next_prompt_tokens: f64, epoch: u64) -> Self {
+        Self {
+            xi_tokens,
+            next_prompt_tokens,
+            epoch,
+            ttl_ms: None,
+            t_lru: true,
+            ttft_objective_ms: None,
+        }
+    }
 }
 
 /// The outcome of a hint.

@@ -1,17 +1,20 @@
 //! The engine's key-value cache with its sessions, hints, objective and cache events. A hint names a session, which is
 //! the chain of its last finished turn. A hint for a session with a turn in the engine waits for that turn's release
 //! (or for its time to live), because the release decides the marks.
+//!
+//! T-LRU applies at eviction: when the objective changes or expires, finished turns are judged anew, the least recently
+//! used first. A judgement uses the blocks, so those of turns without a session count as older.
 
 use policy::cache::{Change, Keep, Lease, Piece, PrefixCache};
-use policy::cost::tel_safe_budget;
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
+use rustc_hash::FxHashMap;
 
 use crate::config::{CachePolicy, EngineConfig};
 use crate::events::KvEvent;
 use crate::hints::{CacheTerms, Hint, HintKind, HintOutcome, Objective};
 use crate::host::Host;
-use crate::sessions::{PendingHint, Sessions};
+use crate::sessions::{Kept, PendingHint, Sessions};
 
 /// Numbers of hints by outcome, and of blocks.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -21,8 +24,19 @@ pub struct MemoryCounters {
     pub hints_stale: u64,
     pub hints_unknown: u64,
     pub hints_rejected: u64,
+    /// Tokens evicted because ξ left them over.
+    pub tokens_freed_by_xi: u64,
+    /// Tokens evicted because a hint or a request named them.
+    pub tokens_freed_by_hints: u64,
     pub blocks_stored: u64,
     pub blocks_removed: u64,
+}
+
+/// What marked a block evict-first.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    Xi,
+    Hint,
 }
 
 #[derive(Debug)]
@@ -31,6 +45,11 @@ pub(crate) struct Memory {
     block_size: u32,
     sessions: Sessions,
     objective: Option<Objective>,
+    /// Time at which the objective expires.
+    expires: Option<Millis>,
+    newest_epoch: u64,
+    /// Who marked a block evict-first.
+    marks: FxHashMap<PrefixHash, Cause>,
     changes: Vec<Change>,
     host: Host,
     /// `None` if events are not published.
@@ -49,17 +68,16 @@ impl Memory {
             CachePolicy::TLru {
                 xi_tokens,
                 next_prompt_tokens,
-            } => Some(Objective {
-                xi_tokens: xi_tokens as f64,
-                next_prompt_tokens: next_prompt_tokens as f64,
-                epoch: 0,
-            }),
+            } => Some(Objective::new(xi_tokens as f64, next_prompt_tokens as f64, 0)),
         };
         Self {
             cache,
             block_size: config.block_size,
             sessions: Sessions::new(config.max_sessions),
             objective,
+            expires: None,
+            newest_epoch: 0,
+            marks: FxHashMap::default(),
             changes: Vec::new(),
             host: Host::new(config.host_blocks),
             events: config.kv_events.is_some().then(Vec::new),
@@ -99,6 +117,9 @@ impl Memory {
     pub(crate) fn begin(&mut self, chain: &[PrefixHash]) -> Lease {
         let hits = self.cache.resident(chain);
         let pieces = self.pieces(&chain[..hits]);
+        for hash in &chain[..hits] {
+            self.marks.remove(hash);
+        }
         self.cache.acquire(&pieces, &mut self.changes)
     }
 
@@ -129,22 +150,21 @@ impl Memory {
             history,
             terms,
         } = turn;
-        let keep = match (terms.evict_first_tail, self.objective) {
-            (Some(tail), _) => Keep::First(history.saturating_sub(Tokens(tail))),
-            (None, Some(objective)) => {
-                let next = Tokens(objective.next_prompt_tokens.max(0.0) as u64);
-                Keep::First(Tokens(
-                    tel_safe_budget(history, next, objective.xi_tokens).ceil() as u64
-                ))
-            }
-            (None, None) => Keep::All,
+        let tail = terms.evict_first_tail.map(Tokens);
+        let kept = Kept {
+            history,
+            by_request: tail.map(|tail| history.saturating_sub(tail)),
+            ..Kept::default()
         };
+        let keep = kept.under(self.evicts_by());
         if let Some(lease) = lease {
             self.cache.release(lease, keep, &mut self.changes);
         }
+        let cause = if tail.is_some() { Cause::Hint } else { Cause::Xi };
+        self.marked(&chain, keep, cause);
         self.report(&[], &[], terms);
         let Some(session) = &terms.session else { return };
-        if let Some(pending) = self.sessions.finished(session, chain) {
+        if let Some(pending) = self.sessions.finished(session, chain, kept) {
             if pending.expires.is_some_and(|expires| at >= expires) {
                 self.counters.hints_expired += 1;
             } else {
@@ -165,15 +185,69 @@ impl Memory {
         outcome
     }
 
-    /// Sets an objective unless a newer one is in force. Returns whether it was set.
-    pub(crate) fn set_objective(&mut self, objective: Objective) -> bool {
-        let newer = self
-            .objective
-            .is_none_or(|current| objective.epoch >= current.epoch);
-        if newer {
-            self.objective = Some(objective);
+    /// Sets an objective unless a newer one was seen. `wall_ms` is one wall millisecond on the clock of `now`. Returns
+    /// whether it was set.
+    pub(crate) fn set_objective(&mut self, now: Millis, objective: Objective, wall_ms: f64) -> bool {
+        if objective.epoch < self.newest_epoch {
+            return false;
         }
-        newer
+        self.newest_epoch = objective.epoch;
+        self.expires = objective.ttl_ms.map(|ttl| now + Millis(ttl * wall_ms));
+        self.replace_objective(Some(objective));
+        true
+    }
+
+    /// Ends an objective whose time to live has passed.
+    pub(crate) fn expire(&mut self, now: Millis) {
+        if self.expires.is_some_and(|expires| now >= expires) {
+            self.expires = None;
+            self.replace_objective(None);
+        }
+    }
+
+    fn replace_objective(&mut self, objective: Option<Objective>) {
+        let tail = |by: Option<Objective>| by.map(|by| by.xi_tokens - by.next_prompt_tokens);
+        let before = tail(self.evicts_by());
+        self.objective = objective;
+        if tail(self.evicts_by()) != before {
+            self.judge_finished_turns();
+        }
+    }
+
+    /// Returns the objective by which the cache evicts.
+    fn evicts_by(&self) -> Option<Objective> {
+        self.objective.filter(|objective| objective.t_lru)
+    }
+
+    fn judge_finished_turns(&mut self) {
+        let objective = self.evicts_by();
+        let judged: Vec<_> = self
+            .sessions
+            .idle()
+            .map(|session| {
+                let cause = match session.kept.by_request.or(session.kept.by_hint) {
+                    Some(_) => Cause::Hint,
+                    None => Cause::Xi,
+                };
+                (session.chain.clone(), session.kept.under(objective), cause)
+            })
+            .collect();
+        for (chain, keep, cause) in judged {
+            let lease = self.begin(&chain);
+            self.cache.release(lease, keep, &mut self.changes);
+            self.marked(&chain, keep, cause);
+        }
+    }
+
+    /// Records who marked the blocks of a chain past what is kept.
+    fn marked(&mut self, chain: &[PrefixHash], keep: Keep, cause: Cause) {
+        let Keep::First(kept) = keep else { return };
+        let kept = kept.blocks_ceil(self.block_size) as usize;
+        for &hash in chain.get(kept..).unwrap_or_default() {
+            if self.cache.contains(hash) {
+                self.marks.insert(hash, cause);
+            }
+        }
     }
 
     /// Clears everything. With `announced`, the events report it.
@@ -182,6 +256,7 @@ impl Memory {
         self.cache.clear(&mut self.changes);
         self.changes.clear();
         self.host.clear();
+        self.marks.clear();
         self.sessions.clear();
         if let Some(events) = &mut self.events {
             if announced {
@@ -224,6 +299,7 @@ impl Memory {
         self.counters.hints_applied += 1;
         if kind == HintKind::Protect {
             let share = keep_tokens.map_or(usize::MAX, blocks).min(session.chain.len());
+            session.kept.protected = Tokens(share as u64 * u64::from(self.block_size));
             let resident = self.cache.resident(&session.chain[..share]);
             let pieces: Vec<Piece> = session.chain[..resident]
                 .iter()
@@ -235,8 +311,11 @@ impl Memory {
             self.cache.insert(&pieces, Keep::All, &mut self.changes);
         } else {
             let keep = blocks(keep_tokens.unwrap_or(0)).min(session.chain.len());
-            self.cache
-                .mark_evict_first(session.chain[keep..].iter().rev().copied());
+            session.kept.by_hint = Some(Tokens(keep_tokens.unwrap_or(0)));
+            let tail = &session.chain[keep..];
+            self.cache.mark_evict_first(tail.iter().rev().copied());
+            let marked = tail.iter().filter(|hash| self.cache.contains(**hash));
+            self.marks.extend(marked.map(|hash| (*hash, Cause::Hint)));
         }
     }
 
@@ -267,6 +346,12 @@ impl Memory {
                 }
                 Change::Removed { hash } => {
                     self.counters.blocks_removed += 1;
+                    let tokens = u64::from(self.block_size);
+                    match self.marks.remove(&hash) {
+                        Some(Cause::Xi) => self.counters.tokens_freed_by_xi += tokens,
+                        Some(Cause::Hint) => self.counters.tokens_freed_by_hints += tokens,
+                        None => {}
+                    }
                     self.host.store(hash);
                     if let Some(events) = &mut self.events {
                         events.push(crate::events::removed(hash));

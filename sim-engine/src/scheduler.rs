@@ -185,6 +185,7 @@ impl Scheduler {
             }
         }
         self.now = self.now.max(to);
+        self.memory.expire(self.now);
     }
 
     /// Submits a request at `at`.
@@ -296,6 +297,7 @@ impl Scheduler {
             return;
         }
         self.waiting.remove(&(rank, id));
+        self.memory.expire(self.now);
         let prompt = Tokens(sequence.request.prompt_tokens);
         let cacheable =
             (prompt.saturating_sub(Tokens(1)).0 as usize / self.block_size).min(sequence.request.chain.len());
@@ -419,6 +421,7 @@ impl Scheduler {
             history: Tokens(request.prompt_tokens + u64::from(progress.generated)),
             terms: &request.terms,
         };
+        self.memory.expire(self.now);
         self.memory.finished(self.now, turn);
     }
 

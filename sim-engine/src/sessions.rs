@@ -3,22 +3,52 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use policy::cache::Keep;
+use policy::cost::tel_safe_budget;
 use policy::ids::PrefixHash;
-use policy::units::Millis;
+use policy::units::{Millis, Tokens};
 use rustc_hash::FxHashMap;
 
-use crate::hints::HintKind;
+use crate::hints::{HintKind, Objective};
 
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     /// Blocks of the last finished turn.
     pub(crate) chain: Vec<PrefixHash>,
+    /// What of that turn is to stay.
+    pub(crate) kept: Kept,
     /// Epoch of the newest hint seen.
     pub(crate) epoch: u64,
     pub(crate) in_engine: u32,
     /// A hint that waits for the running turn.
     pub(crate) pending: Option<PendingHint>,
     used: u64,
+}
+
+/// The leading tokens of a finished turn that are to stay, by whoever said so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    /// L: tokens of prompt and reply.
+    pub(crate) history: Tokens,
+    /// As its request said.
+    pub(crate) by_request: Option<Tokens>,
+    /// As a hint said since.
+    pub(crate) by_hint: Option<Tokens>,
+    /// Leading tokens that other conversations share.
+    pub(crate) protected: Tokens,
+}
+
+impl Kept {
+    /// Returns what stays under an objective.
+    pub(crate) fn under(&self, objective: Option<Objective>) -> Keep {
+        let budget = objective.map(|objective| {
+            let next = Tokens(objective.next_prompt_tokens.max(0.0) as u64);
+            Tokens(tel_safe_budget(self.history, next, objective.xi_tokens).ceil() as u64)
+        });
+        let ruled = self.by_request.or(budget);
+        let kept = ruled.into_iter().chain(self.by_hint).min();
+        kept.map_or(Keep::All, |kept| Keep::First(kept.max(self.protected)))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +93,27 @@ impl Sessions {
         self.touch(name).in_engine += 1;
     }
 
-    /// Stores the finished turn's chain. Returns the pending hint, if no other turn is running.
-    pub(crate) fn finished(&mut self, name: &Arc<str>, chain: Vec<PrefixHash>) -> Option<PendingHint> {
+    /// Returns the sessions without a running turn, the least recently used first.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = &Session> {
+        let by_use = self.by_use.values().filter_map(|name| self.by_name.get(name));
+        by_use.filter(|session| session.in_engine == 0)
+    }
+
+    /// Stores the finished turn. Returns the pending hint, if no other turn is running.
+    pub(crate) fn finished(
+        &mut self,
+        name: &Arc<str>,
+        chain: Vec<PrefixHash>,
+        kept: Kept,
+    ) -> Option<PendingHint> {
         let session = self.touch(name);
         session.in_engine = session.in_engine.saturating_sub(1);
         if !chain.is_empty() {
             session.chain = chain;
+            session.kept = Kept {
+                protected: session.kept.protected,
+                ..kept
+            };
         }
         if session.in_engine == 0 {
             session.pending.take()

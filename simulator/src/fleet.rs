@@ -134,6 +134,8 @@ pub struct FleetConfig {
     /// τ: time constant of the estimate of ρ.
     pub utilisation_window: Millis,
     pub cache: CacheRule,
+    /// μ of [`CacheRule::Tail`].
+    pub mu: f64,
     pub order: Order,
     pub routers: Routers,
     /// Settings under which turns wait in the router while their workers are busy, which applies only to a single
@@ -165,6 +167,7 @@ impl FleetConfig {
             settings: Settings::default(),
             utilisation_window: Millis(60_000.0),
             cache: CacheRule::Lru,
+            mu: policy::tail::MU,
             order: Order::Fifo,
             routers: Routers::default(),
             hold: None,

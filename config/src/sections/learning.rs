@@ -34,12 +34,52 @@ impl Default for Learning {
     }
 }
 
+/// What workers evict before the least recently used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum HintRule {
+    /// Ends of conversations that the router names when a worker needs room: those of least value, queues included.
+    #[default]
+    QueueAware,
+    /// What the worker's objective leaves over: of a conversation of L tokens, those past L + Q̂ − ξ.
+    TLru,
+    /// Both.
+    Both,
+    /// Nothing: no hint and no objective is sent.
+    Off,
+}
+
+impl HintRule {
+    /// Returns whether the router names ends when a worker needs room.
+    #[must_use]
+    pub fn names_ends(self) -> bool {
+        matches!(self, Self::QueueAware | Self::Both)
+    }
+
+    /// Returns whether workers evict by ξ.
+    #[must_use]
+    pub fn is_t_lru(self) -> bool {
+        matches!(self, Self::TLru | Self::Both)
+    }
+
+    /// Returns the name in the configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::QueueAware => "queue-aware",
+            Self::TLru => "t-lru",
+            Self::Both => "both",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// Hints to workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hints {
-    /// Whether any hint is sent at all.
-    pub enabled: bool,
+    /// What workers evict first.
+    pub rule: HintRule,
     /// Seconds after which a worker discards a hint.
     #[serde(rename = "ttl_s", with = "AsPolicySeconds")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 604_800))]
@@ -58,7 +98,7 @@ pub struct Hints {
 impl Default for Hints {
     fn default() -> Self {
         Self {
-            enabled: true,
+            rule: HintRule::default(),
             ttl: Millis(600_000.0),
             in_request: true,
             out_of_band: true,

@@ -13,7 +13,7 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
         ("TAILROUTE_SERVER__LISTEN", "2.2.2.2:2"),
         ("TAILROUTE_OBJECTIVE__TTFT_MS", "250"),
         ("TAILROUTE_ROUTING__WEIGHTS__LOCALITY", "2.5"),
-        ("TAILROUTE_HINTS__ENABLED", "false"),
+        ("TAILROUTE_HINTS__IN_REQUEST", "false"),
         ("TAILROUTE_CONFIG", "/etc/somebody/elses"),
         ("PATH", "/bin"),
     ];
@@ -25,7 +25,7 @@ fn the_environment_wins_over_the_file_and_flags_over_both() {
     assert_eq!(config.server.listen, "3.3.3.3:3".parse().unwrap());
     assert_eq!(config.objective.ttft, Millis(250.0));
     assert_eq!(config.routing.weights.locality, 2.5);
-    assert!(!config.hints.enabled);
+    assert!(!config.hints.in_request);
 }
 
 #[test]

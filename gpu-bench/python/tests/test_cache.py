@@ -100,6 +100,25 @@ def test_what_two_computed_at_once_is_held_once() -> None:
     cache.check()
 
 
+def test_a_new_tail_moves_the_ends_of_what_is_cached_and_back_where_they_were() -> None:
+    cache = PrefixCache(8)
+    for name in ("a", "b"):
+        lease = cache.acquire([])
+        compute(cache, lease, chain(name, 4))
+        cache.release(lease, None, [40, 30, 20, 10])
+    cache.mark([b"b3"])
+    for tail, order in [
+        (20.0, "a3 a2 b3 b2 a1 a0 b1 b0"),
+        (30.0, "a3 a2 a1 b3 b2 b1 a0 b0"),
+        (29.5, "a3 a2 b3 b2 a1 a0 b1 b0"),
+        (0.0, "b3 a3 a2 a1 a0 b2 b1 b0"),
+    ]:
+        cache.set_tail(tail)
+        cache.check()
+        assert b" ".join(cache.order()).decode() == order
+    assert cache.evict_first == 1, "what a hint has named stays"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_it_agrees_with_its_naive_twin_whatever_happens(seed: int) -> None:
     rng = random.Random(seed)
@@ -126,15 +145,22 @@ def test_it_agrees_with_its_naive_twin_whatever_happens(seed: int) -> None:
                     naive.store(held, names[len(held)])
         elif act < 0.9 and running:
             names, lease, held = running.pop(rng.randrange(len(running)))
-            keep = rng.choice([None, 0, 1, 3])
-            cache.release(lease, keep)
-            naive.release(held, keep)
+            keep = rng.choice([None, None, 0, 1, 3])
+            distances = list(range(len(held), 0, -1)) if keep is None else None
+            cache.release(lease, keep, distances)
+            naive.release(held, keep, distances)
+        elif act < 0.95:
+            tail = rng.choice([0, 1, 2, 4, 9])
+            cache.set_tail(tail)
+            naive.set_tail(tail)
         else:
             names = rng.choice(chains)
-            tail = names[rng.randrange(len(names)) :][::-1]
-            cache.mark(tail)
-            naive.mark(tail)
+            end = names[rng.randrange(len(names)) :][::-1]
+            cache.mark(end)
+            naive.mark(end)
         cache.check()
         assert set(cache._by_hash) == set(naive.entries)
-        evict_first = {name for name, entry in naive.entries.items() if entry.entered is not None}
-        assert {node.hash for node in cache._evict_first} == evict_first
+        assert {node.hash for node in cache._evict_first} == {
+            name for name, entry in naive.entries.items() if entry.first
+        }
+        assert cache.order() == naive.order()

@@ -83,15 +83,39 @@ def test_the_tail_of_a_request_counts_from_its_end() -> None:
 
 def test_the_objective_is_the_budget_of_turns_without_a_tail() -> None:
     told = memory()
-    assert told.set_objective(Objective(xi_tokens=60.0, next_prompt_tokens=10.5, epoch=3))
+    assert told.set_objective(0.0, Objective(xi_tokens=60.0, next_prompt_tokens=10.5, epoch=3))
     # 64 + 10.5 - 60 = 14.5 tokens: one block begins within them.
     turn(told, "a", 4)
     assert told.cache.evict_first == 3
-    assert not told.set_objective(Objective(0.0, 0.0, epoch=2))
+    assert not told.set_objective(0.0, Objective(0.0, 0.0, epoch=2))
     assert told.objective is not None
     assert told.objective.epoch == 3
     turn(told, "b", 4, tail=0)
     assert told.cache.evict_first == 3, "a tail of its own is stronger"
+    told.set_objective(0.0, Objective(16.0, 0.0, epoch=3))
+    assert told.cache.evict_first == 1, "at eviction the one of now decides"
+    told.set_objective(0.0, Objective(60.0, 0.0, epoch=3, t_lru=False))
+    assert told.cache.evict_first == 0, "it is for information"
+
+
+def test_an_objective_that_is_not_renewed_leaves_lru_and_the_marks_of_hints() -> None:
+    told = memory(blocks=12)
+    told.set_objective(0.0, Objective(32.0, 0.0, epoch=5, ttl_ms=100.0))
+    turn(told, "a", 4)
+    turn(told, "b", 4, tail=16)
+    turn(told, "c", 4)
+    told.hint(0.0, Hint("trim", "c", keep_tokens=48))
+    assert told.set_objective(80.0, Objective(32.0, 0.0, epoch=6, ttl_ms=100.0))
+    assert told.cache.order()[:5] == [b"a3", b"a2", b"b3", b"c3", b"c2"]
+    told.take(179.0)
+    assert told.cache.order()[:2] == [b"a2", b"b3"]
+    told.take(180.0)
+    assert told.cache.order()[:4] == [b"c3", b"a2", b"a1", b"a0"]
+    assert (told.cache.evicted_by_xi, told.cache.evicted_by_hint) == (1, 1)
+    assert not told.set_objective(200.0, Objective(32.0, 0.0, epoch=5)), "older than the one that expired"
+    assert told.set_objective(200.0, Objective(32.0, 0.0, epoch=6))
+    told.take(1e12)
+    assert told.cache.evict_first > 1, "without a time to live"
 
 
 def test_sessions_are_bounded_and_who_was_silent_longest_is_forgotten() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -123,6 +124,10 @@ def say(text: str, **more: Any) -> bytes:
         ("POST", HINTS, b'{"hints":1}', 400),
         ("PUT", OBJECTIVE, b'{"xi_tokens":-1,"next_prompt_tokens":0}', 400),
         ("PUT", OBJECTIVE, b'{"xi_tokens":1}', 400),
+        *(
+            ("PUT", OBJECTIVE, b'{"xi_tokens":1,"next_prompt_tokens":0,%s}' % more, 400)
+            for more in (b'"ttl_ms":0', b'"ttl_ms":1e999', b'"ttl_ms":true', b'"t_lru":1')
+        ),
     ],
 )
 def test_errors_are_openai_shaped_with_the_right_status(
@@ -191,6 +196,7 @@ def test_models_and_health_answer(serve: Serve) -> None:
 def test_the_capability_document_says_what_is_understood(serve: Serve) -> None:
     says = serve().client.call("GET", "/v1/tailroute")[1]
     assert (says["dialect"], says["block_size"], says["capacity_tokens"]) == ("tailroute", 16, 8192)
+    assert (says["objective"], says["objective_ttl"]) == (True, True)
     assert says["hints"] == ["trim", "ended", "moved", "protect"]
 
 
@@ -233,6 +239,23 @@ def test_the_header_and_the_objective_mark_at_release(serve: Serve) -> None:
     assert worker.stats()["cache_evict_first_tokens"] == 48, "81 + 11 - 60 = 32: two blocks stay"
     stale = client.call("PUT", OBJECTIVE, {**objective, "epoch": 2})[1]
     assert (stale["applied"], stale["objective"]["epoch"]) == (False, 3)
+
+
+def test_an_objective_is_told_in_metrics_while_it_is_in_force(serve: Serve) -> None:
+    client = serve().client
+    sent = {"xi_tokens": 60.0, "next_prompt_tokens": 11.0, "epoch": 3, "ttft_objective_ms": 300.0, "mix": []}
+
+    def told() -> dict[str, float]:
+        page = client.call("GET", "/metrics")[1]
+        found = re.findall(r"^tailroute_torch:objective_(\w+)\{.*\} (\S+)$", page, re.MULTILINE)
+        return {name: float(value) for name, value in found if name != "age_seconds"}
+
+    assert told() == {"t_lru": 0}
+    answer = client.call("PUT", OBJECTIVE, {**sent, "ttl_ms": 1e7})[1]["objective"]
+    assert (answer["ttl_ms"], answer["ttft_objective_ms"], answer["expired"]) == (1e7, 300.0, False)
+    assert told() == {"xi_tokens": 60, "next_prompt_tokens": 11, "epoch": 3, "t_lru": 1}
+    client.call("PUT", OBJECTIVE, {**sent, "ttl_ms": 1e-3})
+    until(lambda: told() == {"epoch": 3, "t_lru": 0})
 
 
 @pytest.mark.parametrize(("trimmed", "kept"), [(False, 96), (True, 160)])

@@ -302,6 +302,12 @@ impl Nodes {
         }
     }
 
+    /// Returns whether a node has several children.
+    pub(super) fn is_fork(&self, slot: u32) -> bool {
+        let child = self.get(slot).first_child;
+        child != NONE && self.get(child).older_sibling != NONE
+    }
+
     pub(super) fn is_leaf(&self, slot: u32) -> bool {
         self.get(slot).first_child == NONE
     }

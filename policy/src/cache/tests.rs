@@ -138,6 +138,23 @@ fn a_marked_node_waits_for_its_unmarked_child() {
 }
 
 #[test]
+fn a_chain_shares_what_leads_to_pieces_of_others() {
+    let mut cache = PrefixCache::new(Tokens(20));
+    for names in [&[1, 2, 3, 4][..], &[1, 2, 5]] {
+        cache.insert(&chain(names), Keep::All, &mut Vec::new());
+    }
+    for (names, shared) in [
+        (&[1, 2, 3, 4, 6][..], 2),
+        (&[1, 2, 3], 3),
+        (&[1, 2, 5], 2),
+        (&[1, 7], 1),
+        (&[7], 0),
+    ] {
+        assert_eq!(cache.shared(&hashes(names)), shared, "{names:?}");
+    }
+}
+
+#[test]
 fn an_out_of_band_trim_may_name_its_tail_in_any_order() {
     for tail in [[2, 3, 4], [4, 3, 2], [3, 2, 4]] {
         let mut f = Fixture::new(9);

@@ -41,6 +41,9 @@ pub struct Begun {
 /// Estimates of lateness and of the turns that wait behind a late one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatenessCost {
+    /// μ, if it is not [`MU`].
+    #[serde(skip)]
+    mu: Option<f64>,
     /// Recent times to first token, in ms.
     took: VecDeque<f64>,
     /// Per turn of a known conversation: its time with the whole history cached, and its objective, in ms.
@@ -67,6 +70,13 @@ pub struct LatenessCost {
 }
 
 impl LatenessCost {
+    pub(super) fn with_mu(mu: f64) -> Self {
+        Self {
+            mu: Some(mu),
+            ..Self::default()
+        }
+    }
+
     /// Restores the estimates of another process where fewer turns were observed here. Ignores numbers that no
     /// observations can have led to. Returns whether they are in force.
     pub(super) fn restore(&mut self, kept: &Self) -> bool {
@@ -83,6 +93,7 @@ impl LatenessCost {
             return false;
         }
         *self = Self {
+            mu: self.mu,
             ranks: std::mem::take(&mut self.ranks),
             ..kept.clone()
         };
@@ -202,7 +213,7 @@ impl LatenessCost {
     }
 
     fn beside(&self) -> f64 {
-        self.late_behind + MU * (1.0 + self.behind)
+        self.late_behind + self.mu.unwrap_or(MU) * (1.0 + self.behind)
     }
 }
 

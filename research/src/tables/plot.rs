@@ -28,7 +28,7 @@ pub(super) struct Curve {
 }
 
 /// Colours distinguishable with colour blindness (Okabe and Ito), the strongest for the paper's policy.
-const COLOURS: [RGBColor; 8] = [
+pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(230, 159, 0),
     RGBColor(213, 94, 0),

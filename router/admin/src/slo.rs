@@ -1,6 +1,7 @@
 //! State of the feedback loop as reported by the state API: the values in force, their reasons and errors.
 
-use policy::units::Millis;
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use fleet::hints::SentObjective;
@@ -72,12 +73,12 @@ pub struct WorkerState {
     pub utilisation: f64,
     /// Predicted time before a request sent now would start its prefill, in milliseconds.
     pub wait_ms: f64,
-    /// ξ_w: uncached tokens of a prompt that the worker, when idle, computes within the configured objective.
+    /// ξ: uncached tokens with which a turn on the worker is expected to meet the objective.
     pub xi_tokens: f64,
     /// Number of silent conversations on the worker.
     pub silent: usize,
-    /// Objective last sent to the worker; `null` if none was.
-    pub told: Option<SentObjective>,
+    /// Objective in force at the worker, with what it follows from; `null` if there is none.
+    pub told: Option<Arc<SentObjective>>,
 }
 
 /// Returns the current state of the feedback loop.
@@ -92,7 +93,7 @@ pub fn explain(admin: &Admin) -> SloState {
     SloState {
         objective: objective(&state.routing),
         overload: state.overload(),
-        tail: TailState::of(&state.routing.feedback, state.config.hints.enabled),
+        tail: TailState::of(&state.routing.feedback, state.routing.live().hints.rule),
         given_up: state.routing.feedback.recent.all(),
         workers: workers(&state.routing),
         habits,
@@ -128,20 +129,17 @@ fn objective(routing: &Routing) -> ObjectiveState {
 
 fn workers(routing: &Routing) -> Vec<WorkerState> {
     let now = routing.clock.now();
-    let objective = routing.live().objective.ttft;
-    let worker_state = |worker: &std::sync::Arc<fleet::Worker>| {
-        let (cost, wait, utilisation) =
-            worker.with_load(|load| (load.cost, load.pending.wait(now), load.utilisation.at(now)));
-        let xi = policy::slo::xi_tokens(&cost, objective, Millis::ZERO, policy::units::Tokens::ZERO);
+    let worker_state = |worker: &Arc<fleet::Worker>| {
+        let (wait, utilisation) = worker.with_load(|load| (load.pending.wait(now), load.utilisation.at(now)));
         WorkerState {
             name: worker.name().to_owned(),
             dialect: worker.dialect().name(),
             cost: routing.feedback.costs.lock().state(worker.id),
             utilisation,
             wait_ms: wait.0,
-            xi_tokens: xi.min(1e9),
+            xi_tokens: routing.objective_for(worker).objective.xi_tokens,
             silent: routing.feedback.tail.lock().silent_on(worker.id),
-            told: worker.hints.sent_objective(),
+            told: worker.hints.sent_objective(now),
         }
     };
     routing.fleet.present().iter().map(worker_state).collect()

@@ -131,7 +131,7 @@ pub(super) struct WorkerDetails {
     /// Last calibration sent to the running router; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibrated: Option<Calibrated>,
-    /// ξ: uncached tokens of a prompt that the worker, when idle, computes within the configured objective.
+    /// ξ: uncached tokens with which a turn on the worker is expected to meet the objective.
     xi_tokens: f64,
     /// Number of silent conversations on the worker.
     silent: u64,
@@ -147,7 +147,7 @@ pub(super) struct WorkerDetails {
     hears_hints: bool,
     /// Number of hints queued for the worker.
     hints_waiting: usize,
-    /// Objective last sent to the worker; `null` if none was.
+    /// Objective in force at the worker; `null` if there is none.
     told: Option<TokenBudget>,
     /// Models that the worker serves, at most 32; empty if unknown.
     models: Vec<String>,
@@ -221,13 +221,15 @@ struct Calibrated {
     r_squared: f64,
 }
 
-/// Objective sent to a worker, for requests without a separate hint.
+/// Objective in force at a worker, for requests without a separate hint.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TokenBudget {
     /// ξ: uncached tokens that fit in the objective.
     xi_tokens: f64,
     /// Q̂: tokens that the next prompt is expected to add.
     next_prompt_tokens: u64,
+    /// Whether the worker evicts by T-LRU with this ξ; otherwise by hints and LRU alone.
+    t_lru: bool,
 }
 
 /// Body of an override of a worker's α.
@@ -375,9 +377,10 @@ pub(super) fn shown(admin: &Admin, worker: &Worker) -> WorkerDetails {
         dialect: worker.dialect().name(),
         hears_hints: worker.hears_hints(),
         hints_waiting: worker.hints.waiting(),
-        told: worker.hints.sent_objective().map(|told| TokenBudget {
-            xi_tokens: told.xi_tokens,
+        told: worker.hints.sent_objective(now).map(|told| TokenBudget {
+            xi_tokens: told.objective.xi_tokens,
             next_prompt_tokens: told.next_prompt_tokens,
+            t_lru: told.t_lru,
         }),
         models: models(worker),
         facts: FactView::all(worker, now),

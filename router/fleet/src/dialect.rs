@@ -18,6 +18,7 @@ mod tests;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use config::HintRule;
 use http::{HeaderName, HeaderValue, Method};
 use policy::units::Tokens;
 use serde_json::Value;
@@ -26,6 +27,7 @@ pub use self::kv_hints::KvHints;
 pub use self::sglang::SglangTlru;
 pub use self::tailroute::{Tailroute, VllmXargs};
 pub use self::tensorrt_llm::TensorrtLlm;
+use crate::hints::SentObjective;
 
 /// The hint that a turn's request carries about its conversation's cache.
 #[derive(Clone, Copy, Debug)]
@@ -67,17 +69,6 @@ pub struct Message {
     pub body: Value,
 }
 
-/// ξ and Q̂ for an idle worker, to be sent to it.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// Uncached tokens that fit in the objective.
-    pub xi_tokens: f64,
-    /// Tokens that the next prompt is expected to add.
-    pub next_prompt: Tokens,
-    /// Epoch, which increases with each objective sent to this worker.
-    pub epoch: u64,
-}
-
 /// The objectives from which [`Dialect::own_tail`] can take the tail.
 pub struct OwnTail<'a> {
     /// Returns the tail of the objective that the engine accepted last; `None` before the first.
@@ -115,15 +106,21 @@ pub trait Dialect: Debug + Send + Sync {
         true
     }
 
-    /// Returns the call that carries the objective; `None` if there is none.
-    fn objective(&self, _terms: &Terms) -> Option<Message> {
+    /// Returns the call that carries the objective; `None` if there is none. The epoch increases with each objective
+    /// that is sent to a worker.
+    fn objective(&self, _objective: &SentObjective, _epoch: u64) -> Option<Message> {
         None
+    }
+
+    /// Returns whether [`Dialect::objective`] carries anything.
+    fn takes_objective(&self) -> bool {
+        false
     }
 }
 
 /// Returns whether hints about what to evict first are sent to a worker of this dialect.
 pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
-    hints.enabled && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
+    hints.rule != HintRule::Off && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
 }
 
 /// Returns whether a worker of this dialect evicts a free tail first, by hints or by its own rule.

@@ -2,14 +2,16 @@
 //!
 //! A newer hint about a conversation replaces an older unsent one; [`HintKind::Protect`] and the other kinds do not
 //! replace each other. When the queue is full, the oldest is dropped, since the newest say more about what the worker
-//! holds now. Of objectives only the latest is queued, if it differs from the last one sent.
+//! holds now. Of objectives only the latest is queued, if it differs from the last one sent or before that one expires.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use policy::units::Tokens;
+use policy::slo::evict_first_tail;
+use policy::slo::feedback::WorkerObjective;
+use policy::units::{Millis, Tokens};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -17,7 +19,9 @@ use tokio::sync::Notify;
 const QUEUE: usize = 1024;
 const BATCH: usize = 256;
 /// Relative difference from the last objective sent from which a new one is sent.
-const NEWS: f64 = 0.05;
+const NEWS: f64 = 0.1;
+/// Time for which an objective is in force. An engine that hears nothing for so long is LRU again.
+pub const OBJECTIVE_TTL: Millis = Millis(30_000.0);
 
 /// Largest accepted lead of another replica's epoch over this clock: an hour.
 const MOST_AHEAD_US: u64 = 3_600_000_000;
@@ -35,6 +39,11 @@ pub enum HintKind {
         /// Leading tokens that other conversations share.
         keep: Tokens,
     },
+    /// The conversation goes on at another worker.
+    Moved {
+        /// Leading tokens that other conversations share.
+        keep: Tokens,
+    },
     /// Many conversations use the first tokens: the worker removes evict-first marks from them.
     Protect {
         /// Leading tokens that other conversations share.
@@ -43,17 +52,27 @@ pub enum HintKind {
 }
 
 impl HintKind {
-    /// Returns the name on the wire and in metrics.
+    /// Returns the name on the wire. An engine treats a conversation that moved as one that ended.
+    fn on_the_wire(self) -> &'static str {
+        match self {
+            Self::Moved { .. } => "ended",
+            other => other.as_str(),
+        }
+    }
+
+    /// Returns the name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trim { .. } => "trim",
             Self::Ended { .. } => "ended",
+            Self::Moved { .. } => "moved",
             Self::Protect { .. } => "protect",
         }
     }
 
     fn keep(self) -> Tokens {
-        let (Self::Trim { keep } | Self::Ended { keep } | Self::Protect { keep }) = self;
+        let (Self::Trim { keep } | Self::Ended { keep } | Self::Moved { keep } | Self::Protect { keep }) =
+            self;
         keep
     }
 
@@ -76,31 +95,55 @@ impl Hint {
     /// Returns the hint's form on the wire.
     pub fn json(&self, ttl_ms: f64) -> Value {
         json!({
-            "kind": self.kind.as_str(), "session_id": &*self.session, "keep_tokens": self.kind.keep().0,
+            "kind": self.kind.on_the_wire(), "session_id": &*self.session, "keep_tokens": self.kind.keep().0,
             "epoch": self.epoch, "ttl_ms": ttl_ms,
         })
     }
 }
 
 /// Objective sent to a worker, which applies to requests without a separate hint.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SentObjective {
-    /// ξ: uncached tokens that fit in the objective.
-    pub xi_tokens: f64,
+    /// ξ and what it follows from.
+    #[serde(flatten)]
+    pub objective: WorkerObjective,
     /// Q̂: tokens that the next prompt is expected to add.
     pub next_prompt_tokens: u64,
+    /// Whether the engine evicts by T-LRU with this ξ; otherwise by hints and LRU alone.
+    pub t_lru: bool,
 }
 
 impl SentObjective {
     /// Returns the tokens at the end of a conversation that may be evicted first under this objective.
     pub fn tail(&self) -> Tokens {
-        Tokens((self.xi_tokens - self.next_prompt_tokens as f64).max(0.0) as u64)
+        match self.t_lru {
+            true => evict_first_tail(self.objective.xi_tokens, Tokens(self.next_prompt_tokens)),
+            false => Tokens::ZERO,
+        }
     }
 
     fn differs(&self, other: &Self) -> bool {
         let differs = |a: f64, b: f64| (a - b).abs() > NEWS * a.abs().max(b.abs());
-        differs(self.xi_tokens, other.xi_tokens)
+        self.t_lru != other.t_lru
+            || differs(self.objective.xi_tokens, other.objective.xi_tokens)
+            || differs(
+                self.objective.ttft_objective_ms,
+                other.objective.ttft_objective_ms,
+            )
             || differs(self.next_prompt_tokens as f64, other.next_prompt_tokens as f64)
+    }
+}
+
+/// An objective that the worker accepted, and when.
+#[derive(Clone, Debug)]
+struct Accepted {
+    objective: Arc<SentObjective>,
+    at: Millis,
+}
+
+impl Accepted {
+    fn age(&self, now: Millis) -> Millis {
+        now.saturating_sub(self.at)
     }
 }
 
@@ -114,8 +157,8 @@ pub struct HintQueue {
 #[derive(Debug, Default)]
 struct HintQueueState {
     waiting: VecDeque<Hint>,
-    objective: Option<SentObjective>,
-    told: Option<SentObjective>,
+    objective: Option<Arc<SentObjective>>,
+    told: Option<Accepted>,
     epoch: u64,
 }
 
@@ -159,27 +202,51 @@ impl HintQueue {
         self.wake.notify_one();
     }
 
-    /// Queues the objective if it differs from the last one that the worker accepted. Returns whether it does.
-    pub fn objective(&self, objective: SentObjective) -> bool {
+    /// Queues the objective if it differs from the last one that the worker accepted, or if that one is a third of
+    /// [`OBJECTIVE_TTL`] old. Returns whether it is queued.
+    pub fn objective(&self, now: Millis, objective: SentObjective) -> bool {
         let mut state = self.state.lock();
-        let news = state.told.is_none_or(|told| objective.differs(&told));
-        state.objective = news.then_some(objective);
+        let is_news =
+            |told: &Accepted| objective.differs(&told.objective) || told.age(now).0 >= OBJECTIVE_TTL.0 / 3.0;
+        let is_news = state.told.as_ref().is_none_or(is_news);
+        state.objective = is_news.then(|| Arc::new(objective));
         drop(state);
-        if news {
+        if is_news {
             self.wake.notify_one();
         }
-        news
+        is_news
     }
 
-    /// Returns the last objective that the worker accepted, if any.
+    /// Returns the last objective that the worker accepted, while it is in force.
     #[must_use]
-    pub fn sent_objective(&self) -> Option<SentObjective> {
-        self.state.lock().told
+    pub fn sent_objective(&self, now: Millis) -> Option<Arc<SentObjective>> {
+        let state = self.state.lock();
+        let told = state.told.as_ref().filter(|told| told.age(now) < OBJECTIVE_TTL)?;
+        Some(Arc::clone(&told.objective))
     }
 
-    /// Records that the worker accepted an objective, or has none after a restart.
-    pub fn took(&self, objective: Option<SentObjective>) {
-        self.state.lock().told = objective;
+    /// Returns the tail that the engine evicts first by the last objective that it accepted: none once that is no longer
+    /// in force; `None` if the engine never had one.
+    #[must_use]
+    pub fn sent_tail(&self, now: Millis) -> Option<Tokens> {
+        let state = self.state.lock();
+        let told = state.told.as_ref()?;
+        let is_in_force = told.age(now) < OBJECTIVE_TTL;
+        Some(if is_in_force {
+            told.objective.tail()
+        } else {
+            Tokens::ZERO
+        })
+    }
+
+    /// Records that the worker accepted an objective.
+    pub fn took(&self, now: Millis, objective: Arc<SentObjective>) {
+        self.state.lock().told = Some(Accepted { objective, at: now });
+    }
+
+    /// Records that the worker has no objective, as after a restart.
+    pub fn restarted(&self) {
+        self.state.lock().told = None;
     }
 
     /// Returns the number of queued hints.
@@ -194,7 +261,7 @@ impl HintQueue {
 
     /// Takes the queued objective, and the epoch for it.
     #[must_use]
-    pub fn take_objective(&self) -> Option<(SentObjective, u64)> {
+    pub fn take_objective(&self) -> Option<(Arc<SentObjective>, u64)> {
         let mut state = self.state.lock();
         let objective = state.objective.take()?;
         Some((objective, state.next_epoch()))
@@ -211,6 +278,9 @@ impl HintQueue {
 
 #[cfg(test)]
 mod tests {
+    use policy::cost::PrefillCost;
+    use policy::slo::feedback::ObservedTurns;
+
     use super::*;
 
     const ALL: Tokens = Tokens::ZERO;
@@ -292,24 +362,55 @@ mod tests {
         assert_eq!(queue.take().len(), 1);
     }
 
-    #[test]
-    fn an_objective_is_told_once_and_again_only_when_it_changed() {
-        let queue = HintQueue::default();
-        let told = |xi_tokens| SentObjective {
+    fn told(xi_tokens: f64) -> SentObjective {
+        let objective = WorkerObjective {
             xi_tokens,
-            next_prompt_tokens: 200,
+            ttft_objective_ms: 500.0,
+            mix: Vec::new(),
+            observed: ObservedTurns::default(),
+            cost: PrefillCost::linear(0.1, 0.0),
         };
-        assert!(queue.objective(told(1000.0)));
+        SentObjective {
+            objective,
+            next_prompt_tokens: 200,
+            t_lru: true,
+        }
+    }
+
+    #[test]
+    fn an_objective_is_told_once_and_again_when_it_changed() {
+        let (queue, now) = (HintQueue::default(), Millis::ZERO);
+        assert!(queue.objective(now, told(1000.0)));
         let (first, epoch) = queue.take_objective().unwrap();
-        queue.took(Some(first));
-        assert!(!queue.objective(told(1040.0)));
+        queue.took(now, first);
+        assert!(!queue.objective(now, told(1040.0)));
         assert!(queue.take_objective().is_none());
-        assert!(queue.objective(told(1200.0)));
-        assert!(!queue.objective(told(1010.0)), "it went back before it was sent");
+        assert!(queue.objective(now, told(1200.0)));
+        assert!(
+            !queue.objective(now, told(1010.0)),
+            "it went back before it was sent"
+        );
         assert!(queue.take_objective().is_none());
-        assert!(queue.objective(told(0.0)));
+        assert!(queue.objective(now, told(0.0)));
         assert!(queue.take_objective().unwrap().1 > epoch);
-        queue.took(None);
-        assert!(queue.objective(told(1000.0)), "it came back knowing nothing");
+        let informs = SentObjective {
+            t_lru: false,
+            ..told(1000.0)
+        };
+        assert!(queue.objective(now, informs), "the rule changed");
+        queue.restarted();
+        assert!(queue.objective(now, told(1000.0)), "it came back knowing nothing");
+    }
+
+    #[test]
+    fn an_objective_is_told_again_before_it_expires_and_is_in_force_until_then() {
+        let queue = HintQueue::default();
+        assert_eq!(queue.sent_tail(Millis::ZERO), None);
+        queue.took(Millis::ZERO, Arc::new(told(1000.0)));
+        for (at, is_due, tail) in [(9_999.0, false, 800), (10_000.0, true, 800), (30_000.0, true, 0)] {
+            assert_eq!(queue.objective(Millis(at), told(1000.0)), is_due, "{at}");
+            assert_eq!(queue.sent_tail(Millis(at)), Some(Tokens(tail)), "{at}");
+            assert_eq!(queue.sent_objective(Millis(at)).is_some(), tail > 0, "{at}");
+        }
     }
 }

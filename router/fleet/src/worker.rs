@@ -10,11 +10,11 @@ use http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use policy::estimate::{PendingWork, Slow, Utilisation};
 use policy::ids::WorkerId;
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 use telemetry::traces::AttemptTarget;
 
 use super::breaker::{self, Breaker};
-use super::dialect::{Dialect, Terms};
+use super::dialect::Dialect;
 use super::errors::Errors;
 use super::facts::{EngineFacts, Listed, Serves};
 use super::health::{Health, Probe, ProbeFailure};
@@ -336,12 +336,7 @@ impl Worker {
     /// Returns whether objectives can be sent to the worker.
     #[must_use]
     pub fn takes_objective(&self) -> bool {
-        let terms = Terms {
-            xi_tokens: 0.0,
-            next_prompt: Tokens::ZERO,
-            epoch: 0,
-        };
-        self.dialect().objective(&terms).is_some()
+        self.dialect().takes_objective()
     }
 
     /// Returns the models that the worker lists, if known.

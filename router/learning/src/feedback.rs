@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path/flight ──Observation──▶ queue ──▶ upkeep/learner ──▶ costs, conversations, shared prefixes, value of ends
-//!                                                               │ published: a worker's cost, Q̂, free tails
+//!                                    objectives of workers      │ published: a worker's cost, Q̂, free tails
 //! path/select ◀─────────────────────────────────────────────────┘
 //! ```
 //!
@@ -14,6 +14,7 @@
 mod conversations;
 mod costs;
 mod counters;
+mod objectives;
 mod shared;
 mod state;
 mod trimmed;
@@ -29,6 +30,7 @@ use policy::estimate::{Class, Finish};
 use policy::fingerprint::Chain;
 use policy::ids::{PrefixHash, WorkerId};
 use policy::residency::Compared;
+use policy::slo::feedback::Objective;
 use policy::tail::{Class as TailClass, Tail, Trim};
 use policy::units::{Millis, Tokens};
 use tokio::sync::mpsc;
@@ -36,6 +38,7 @@ use tokio::sync::mpsc;
 pub use conversations::{CompletedTurn, Conversations, Expected, KeptConversation, Turns};
 pub use costs::{CostState, Costs, KeptCost, KeptPrompt, PrefillSample};
 pub use counters::{Counted, FleetCounters};
+pub use objectives::Objectives;
 pub use shared::SharedPrefixes;
 pub use state::{ClassState, TailState};
 pub use trimmed::{CopyKeys, RecentTrims, Trimmed};
@@ -81,8 +84,12 @@ pub struct Observation {
     pub wait: Millis,
     /// Objective for the time to first token.
     pub objective: Millis,
+    /// The same as one of the configured objectives, or as the request states it.
+    pub objective_of: Objective,
     /// Time to first token; for a response that was not streamed, the predicted one.
     pub ttft: Millis,
+    /// Whether `ttft` was measured.
+    pub ttft_is_measured: bool,
     /// Last key of the response, if the next turn can repeat it.
     pub end: Option<PrefixHash>,
     /// Keys of the prompt.
@@ -162,6 +169,8 @@ pub struct Feedback {
     pub counters: Mutex<FleetCounters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
+    /// What each worker's turns say of its objective.
+    pub objectives: Objectives,
     /// Value of the ends of silent conversations, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,
     /// Tokens stored by the turns for which a worker should keep room, which are read when turns are sent.
@@ -188,6 +197,7 @@ impl Feedback {
             costs: Mutex::new(Costs::new(&config.workers, config.learning.fade)),
             counters: Mutex::new(FleetCounters::new(config.workers.len())),
             conversations: Mutex::new(Conversations::new(config.objective.next_prompt)),
+            objectives: Objectives::default(),
             tail: Mutex::new(tail),
             next_turns: AtomicU64::new(0),
             recent: RecentTrims::default(),
@@ -200,6 +210,7 @@ impl Feedback {
     pub fn admit(&self, worker: WorkerId, spec: &config::Worker) {
         self.costs.lock().admit(worker, spec);
         self.counters.lock().admit(worker);
+        self.objectives.reset(worker);
         self.tail.lock().admit(worker, spec.capacity);
     }
 
@@ -207,6 +218,7 @@ impl Feedback {
     pub fn remove_worker(&self, worker: WorkerId) {
         self.costs.lock().remove_worker(worker);
         self.counters.lock().admit(worker);
+        self.objectives.reset(worker);
         self.tail.lock().admit(worker, Tokens::ZERO);
         self.shared.lock().left(worker);
     }

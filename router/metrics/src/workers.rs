@@ -150,7 +150,7 @@ pub(super) const TABLE: &[Spec] = &[
         unit: "hints",
         labels: &[
             WORKER,
-            of("kind", &["trim", "ended", "protect", "objective"]),
+            of("kind", &["trim", "ended", "moved", "protect", "objective"]),
             of("delivered", &["true", "false"]),
         ],
         help: "Hints by worker, kind, and whether they were delivered.",

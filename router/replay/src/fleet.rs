@@ -234,7 +234,7 @@ impl ReplayFleet {
             classes: objective.classes,
             own_objectives: OwnObjectives::OfHeader,
             // Each worker's dialect is known only from probing it.
-            trims: config.hints.enabled,
+            trims: config.hints.rule != config::HintRule::Off,
         };
         if let Some(captured) = of_capture {
             fleet.settings = captured.settings;

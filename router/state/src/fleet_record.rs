@@ -27,13 +27,13 @@ impl Routing {
         if workers.is_empty() {
             return None;
         }
+        let live = self.live();
         let follow = workers
             .iter()
-            .filter(|worker| trims(&*worker.dialect(), &self.config.hints))
+            .filter(|worker| trims(&*worker.dialect(), &live.hints))
             .count();
         let (revision, _) = self.policy.now();
         let since_ms = revision.since_unix_ms as f64 - self.clock.unix_ms(Millis::ZERO);
-        let live = self.live();
         Some(FleetRecord {
             at_s: (self.clock.now().0 / 1e3 * 1e6).round() / 1e6,
             settings_since_s: since_ms.max(0.0).round() / 1e3,

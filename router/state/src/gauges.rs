@@ -3,8 +3,7 @@
 use fleet::Worker;
 use learning::feedback::{ClassState, TailState};
 use metrics::{AdmissionGauges, BusGauges, Gauges, WorkerGauges};
-use policy::slo;
-use policy::units::{Millis, Tokens};
+use policy::units::Millis;
 
 use crate::{Routing, State};
 
@@ -33,7 +32,7 @@ impl State {
             slo_share: live.objective.share,
             objective: live.objective.ttft,
             is_overloaded: self.overload().is_some(),
-            tail: TailState::of(&self.routing.feedback, self.config.hints.enabled),
+            tail: TailState::of(&self.routing.feedback, live.hints.rule),
             habits,
             lessons_dropped: self.routing.feedback.dropped(),
             policy_revision: self.routing.policy.load().revision,
@@ -62,9 +61,9 @@ impl Routing {
         let (blocks, kv_bindings) = told.unwrap_or_default();
         let breaker = worker.condition(now).breaker;
         let ttft_errors = worker.errors.lock().percentiles();
+        let xi_tokens = self.objective_for(worker).objective.xi_tokens;
         worker.with_load(|load| {
             let utilisation = load.utilisation.at(now);
-            let xi = slo::xi_tokens(&load.cost, self.live().objective.ttft, Millis::ZERO, Tokens::ZERO);
             WorkerGauges {
                 name: worker.name().to_owned(),
                 ready: worker.is_ready(),
@@ -80,7 +79,7 @@ impl Routing {
                 cost: load.cost,
                 overhead: load.overhead,
                 cost_error: Millis(costs.map_or(0.0, |costs| costs.error_ms)),
-                xi_tokens: xi.min(1e9),
+                xi_tokens,
                 silent: silent as u64,
                 queue: load.figure,
             }

@@ -11,6 +11,7 @@ pub struct Live {
     /// Overrides of the policy that requests may ask for.
     pub requests: config::Requests,
     pub limits: config::Limits,
+    pub hints: config::Hints,
     /// Files named by the configuration, which are read again with it.
     pub files: Vec<PathBuf>,
 }
@@ -27,6 +28,7 @@ impl Live {
             objective: config.objective.clone(),
             requests: config.routing.requests.clone(),
             limits: config.limits.clone(),
+            hints: config.hints.clone(),
             files: config.tls.files().into_iter().chain(keys).cloned().collect(),
         }
     }

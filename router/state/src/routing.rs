@@ -1,11 +1,12 @@
 //! The state that the choice of a worker reads and writes.
 
 use std::fmt::Display;
+use std::iter::once;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use config::Config;
+use config::{Config, HintRule};
 use fleet::clock::Clock;
 use fleet::hints::SentObjective;
 use fleet::overrides::AdminState;
@@ -18,7 +19,6 @@ use operator::revisions::Revisions;
 use operator::shadow::Shadow;
 use parking_lot::Mutex;
 use policy::ids::WorkerId;
-use policy::tail::Class;
 use policy::units::{Millis, Tokens};
 use protocol::error::ApiError;
 use tracing::{debug, warn};
@@ -107,24 +107,42 @@ impl Routing {
     /// room.
     #[must_use]
     pub fn makes_room_on(&self, worker: &Worker) -> bool {
-        self.config.hints.enabled && self.config.hints.out_of_band && worker.hears_hints()
+        let live = self.live();
+        live.hints.rule.names_ends() && live.hints.out_of_band && worker.hears_hints()
     }
 
-    /// Returns the objective for requests without a separate hint: the free tail of a second turn. A worker that
-    /// takes hints between requests has no free tail.
+    /// Returns whether a worker is to evict by the ξ it is told, unless the guard pauses that: by the rule in force, or
+    /// because it takes no hint that names an end.
+    #[must_use]
+    pub fn evicts_by_xi(&self, worker: &Worker) -> bool {
+        let rule = self.live().hints.rule;
+        worker.takes_objective() && (rule.is_t_lru() || (rule != HintRule::Off && !worker.hears_hints()))
+    }
+
+    /// Returns the objective of a worker as of now.
     #[must_use]
     pub fn objective_for(&self, worker: &Worker) -> SentObjective {
-        let next_prompt = self.next_prompt();
-        let tail = if self.makes_room_on(worker) {
-            Tokens::ZERO
-        } else {
-            let second_turn = Class::of(2, next_prompt, false);
-            self.feedback.free_tail(worker.id, second_turn)
-        };
+        let cost = worker.with_load(|load| load.cost);
+        let (share, configured) = self.configured_objectives();
+        let objective = self
+            .feedback
+            .objectives
+            .tell(worker.id, self.clock.now(), &cost, share, &configured);
         SentObjective {
-            xi_tokens: (next_prompt + tail).as_f64(),
-            next_prompt_tokens: next_prompt.0,
+            objective,
+            next_prompt_tokens: self.next_prompt().0,
+            t_lru: self.evicts_by_xi(worker) && self.feedback.tail.lock().guard().allows(),
         }
+    }
+
+    /// Returns the share of turns that has to meet its objective, and the configured objectives, that of turns without
+    /// a class first.
+    #[must_use]
+    pub fn configured_objectives(&self) -> (f64, Vec<Millis>) {
+        let live = self.live();
+        let objective = &live.objective;
+        let classes = objective.classes.iter().map(|class| class.ttft);
+        (objective.share, once(objective.ttft).chain(classes).collect())
     }
 
     /// Returns Q̂ of all traffic: as learned, or as configured if habits are not learned.

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use policy::units::Tokens;
 use serde_json::Value;
 use tracing::debug;
 
 use fleet::Worker;
-use fleet::dialect::{Message, Terms};
+use fleet::dialect::Message;
 use fleet::hints::Hint;
 use proxy::Proxy;
 use state::control::{self, CallError};
@@ -34,7 +33,7 @@ pub async fn deliver(proxy: Arc<Proxy>, worker: Arc<Worker>) {
 }
 
 async fn send(proxy: &Proxy, worker: &Worker, batch: &[Hint]) {
-    let ttl_ms = proxy.state.config.hints.ttl.0;
+    let ttl_ms = proxy.state.routing.live().hints.ttl.0;
     let hints: Vec<Value> = batch.iter().map(|hint| hint.json(ttl_ms)).collect();
     let Some(message) = worker.dialect().hints(&hints) else {
         return;
@@ -58,18 +57,14 @@ pub(super) async fn send_objective(proxy: &Proxy, worker: &Worker) {
     let Some((objective, epoch)) = worker.hints.take_objective() else {
         return;
     };
-    let terms = Terms {
-        xi_tokens: objective.xi_tokens,
-        next_prompt: Tokens(objective.next_prompt_tokens),
-        epoch,
-    };
-    let Some(message) = worker.dialect().objective(&terms) else {
+    let Some(message) = worker.dialect().objective(&objective, epoch) else {
         return;
     };
+    let sent = proxy.state.routing.clock.now();
     let outcome = send_message(proxy, worker, message, epoch).await;
     let is_accepted = match &outcome {
         Ok(answer) if worker.dialect().accepts(answer) => {
-            worker.hints.took(Some(objective));
+            worker.hints.took(sent, objective);
             true
         }
         Ok(_) => {

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use policy::estimate::PrefillSize;
 use policy::ids::WorkerId;
+use policy::slo::evict_first_tail;
 use policy::units::{Millis, Tokens};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{room, slow};
+use config::HintRule;
 use fleet::Worker;
 use fleet::hints::HintKind;
 use fleet::overrides::AdminState;
@@ -90,6 +92,11 @@ fn apply(proxy: &Proxy, observation: &Observation) {
         return;
     };
     learn_cost(routing, worker, observation);
+    let (share, configured) = routing.configured_objectives();
+    routing
+        .feedback
+        .objectives
+        .served(observation, share, &configured);
     let Some((key, _)) = &observation.conversation else {
         return;
     };
@@ -105,11 +112,14 @@ fn apply(proxy: &Proxy, observation: &Observation) {
         last: observation.last,
     });
     room::learn(routing, worker, observation, *key, turns);
-    let hints = &proxy.state.config.hints;
-    if !hints.enabled {
+    let (rule, out_of_band) = {
+        let hints = &routing.live().hints;
+        (hints.rule, hints.out_of_band)
+    };
+    if rule == HintRule::Off {
         return;
     }
-    if hints.out_of_band {
+    if out_of_band {
         if observation.last {
             give_up(
                 routing,
@@ -120,6 +130,9 @@ fn apply(proxy: &Proxy, observation: &Observation) {
             );
         }
         protect(routing, worker, observation, keys, shared_tokens);
+        if let Some(left) = observation.left.and_then(|left| present(&workers, left)) {
+            leave(routing, left, observation, keys);
+        }
     }
     let stored = observation.prompt.saturating_sub(observation.cached) + observation.response;
     room::price(routing, worker, stored);
@@ -211,11 +224,7 @@ fn shared(routing: &Routing, observation: &Observation) -> (usize, Tokens) {
         shared.begins(keys);
     }
     let count = shared.shared(keys);
-    let units = observation.chain.span(count) as f64;
-    (
-        count,
-        Tokens((units * observation.tokens_per_unit).round() as u64),
-    )
+    (count, tokens_up_to(observation, count))
 }
 
 /// Marks a worker's copy of a conversation past the shared prefix as evicted first, by a hint and in the mirror.
@@ -233,6 +242,25 @@ fn give_up(routing: &Routing, worker: &Worker, observation: &Observation, shared
         .update(worker.id, |residency| residency.released(worker.id, own));
 }
 
+/// Gives up the copy of a conversation on the worker that it left, but for what other conversations there share.
+fn leave(routing: &Routing, left: &Worker, observation: &Observation, shared_by_many: usize) {
+    let keys = observation.chain.hashes();
+    let shared_there = routing
+        .knowledge
+        .update(left.id, |residency| residency.shared(left.id, keys));
+    let shared = shared_there.max(shared_by_many);
+    let keep = tokens_up_to(observation, shared);
+    give_up(routing, left, observation, shared, HintKind::Moved { keep });
+    if let Some((key, _)) = &observation.conversation {
+        room::forget(routing, left.id, *key);
+    }
+}
+
+fn tokens_up_to(observation: &Observation, keys: usize) -> Tokens {
+    let units = observation.chain.span(keys) as f64;
+    Tokens((units * observation.tokens_per_unit).round() as u64)
+}
+
 /// Removes evict-first marks from a shared prefix, which outlives any one of its conversations.
 fn protect(routing: &Routing, worker: &Worker, observation: &Observation, keys: usize, tokens: Tokens) {
     let (Some((_, name)), Some(&last)) = (
@@ -245,7 +273,7 @@ fn protect(routing: &Routing, worker: &Worker, observation: &Observation, keys: 
     if tokens.0 < u64::from(worker.spec.block_size) || !worker.hears_hints() {
         return;
     }
-    let again_after = Millis(routing.config.hints.ttl.0 / 2.0);
+    let again_after = Millis(routing.live().hints.ttl.0 / 2.0);
     let due = routing
         .feedback
         .shared
@@ -279,12 +307,23 @@ fn sweep(state: &State) {
         }
         slow::watch(state, &workers);
     }
-    if state.config.hints.enabled {
-        for worker in workers
-            .iter()
-            .filter(|worker| worker.is_well() && worker.takes_objective())
-        {
-            worker.hints.objective(state.routing.objective_for(worker));
-        }
+    for worker in workers.iter().filter(|worker| worker.is_well()) {
+        queue_objective(&state.routing, worker);
+    }
+}
+
+/// Publishes what a worker's ξ leaves over, and queues its objective if it takes one and it is news.
+pub(super) fn queue_objective(routing: &Routing, worker: &Worker) {
+    let objective = routing.objective_for(worker);
+    let tail = match routing.feedback.tail.lock().guard().allows() {
+        true => evict_first_tail(
+            objective.objective.xi_tokens,
+            Tokens(objective.next_prompt_tokens),
+        ),
+        false => Tokens::ZERO,
+    };
+    routing.feedback.objectives.publish_tail(worker.id, tail);
+    if worker.takes_objective() && routing.live().hints.rule != HintRule::Off {
+        worker.hints.objective(routing.clock.now(), objective);
     }
 }

@@ -73,8 +73,6 @@ fn crew(proxy: &Arc<Proxy>, worker: &Arc<Worker>) -> JoinSet<()> {
             Box::pin(queues::watch(Arc::clone(&proxy.state), worker))
         });
     }
-    if proxy.state.config.hints.enabled {
-        spawn("hints", |proxy, worker| Box::pin(hints::deliver(proxy, worker)));
-    }
+    spawn("hints", |proxy, worker| Box::pin(hints::deliver(proxy, worker)));
     tasks
 }

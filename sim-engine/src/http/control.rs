@@ -20,7 +20,7 @@ pub(super) fn capabilities(shared: &Shared) -> Response<Body> {
     let config = &shared.config;
     let mut answer = json!({
         "dialect": "tailroute", "version": 1, "engine": "sim-engine", "model": config.model,
-        "hints": ["trim", "ended", "protect"], "objective": true,
+        "hints": ["trim", "ended", "protect"], "objective": true, "objective_ttl": true,
         "evict_first_header": "x-tailroute-evict-first-tokens", "max_hints": MAX_HINTS,
         "block_size": config.block_size, "capacity_tokens": config.capacity_tokens(),
         "cache_policy": config.cache_policy.as_str(),
@@ -85,8 +85,13 @@ pub(super) async fn objective(
             "`xi_tokens` and `next_prompt_tokens` must be finite and at least 0.",
         ));
     }
-    let (taken, now) = shared.with(|scheduler, _| {
-        let taken = scheduler.memory.set_objective(objective);
+    if objective.ttl_ms.is_some_and(|ttl| !ttl.is_finite() || ttl <= 0.0) {
+        return Err(ApiError::bad_request("`ttl_ms` must be finite and above 0."));
+    }
+    let (taken, now) = shared.with(|scheduler, now| {
+        let taken = scheduler
+            .memory
+            .set_objective(now, objective, shared.config.time_scale);
         (taken, scheduler.memory.objective())
     });
     Ok(json_response(

@@ -102,6 +102,11 @@ impl Fixture {
         self.seen[&id]
     }
 
+    fn set_objective(&mut self, objective: Objective, is_taken: bool) {
+        let now = self.scheduler.now;
+        assert_eq!(self.scheduler.memory.set_objective(now, objective, 1.0), is_taken);
+    }
+
     fn hint(
         &mut self,
         kind: HintKind,
@@ -354,19 +359,49 @@ fn a_release_marks_blocks_by_the_header_or_else_the_objective() {
     f.turn(request);
     // L = 80, so 40 are kept: three of the four blocks (the fifth lacks the last generated token).
     assert_eq!(f.evict_first(), 16);
-    let objective = Objective {
-        xi_tokens: 60.0,
-        next_prompt_tokens: 10.0,
-        epoch: 2,
-    };
-    assert!(f.scheduler.memory.set_objective(objective));
-    assert!(!f.scheduler.memory.set_objective(Objective {
-        epoch: 1,
-        ..objective
-    }));
+    f.set_objective(Objective::new(60.0, 10.0, 2), true);
+    f.set_objective(Objective::new(60.0, 10.0, 1), false);
     f.turn(submission(&tokens(2, 0..64), 16));
     // 80 + 10 − 60 = 30: two blocks are kept.
     assert_eq!(f.evict_first(), 16 + 32);
+}
+
+#[test]
+fn the_objective_in_force_judges_finished_turns_and_none_once_it_has_expired() {
+    let mut f = Fixture::new(&config());
+    for (session, tail) in [("a", None), ("b", Some(40)), ("c", None)] {
+        let mut request = submission(&tokens(session.as_bytes()[0].into(), 0..64), 16);
+        request.terms.session = Some(session.into());
+        request.terms.evict_first_tail = tail;
+        f.turn(request);
+    }
+    f.hint(HintKind::Trim, "c", 48, 1, None);
+    // By the request of b and by the hint: a block each.
+    assert_eq!(f.evict_first(), 32);
+    let short = Objective {
+        ttl_ms: Some(1_000.0),
+        ..Objective::new(60.0, 10.0, 1)
+    };
+    f.set_objective(short, true);
+    // 80 + 10 − 60 = 30: of a and c two blocks are kept. The request of b has said so itself.
+    assert_eq!(f.evict_first(), 32 + 16 + 32);
+    f.set_objective(Objective::new(30.0, 10.0, 2), true);
+    // 80 + 10 − 30 = 60: all four blocks of a are kept, and three of c by the hint.
+    assert_eq!(f.evict_first(), 32);
+    f.set_objective(
+        Objective {
+            epoch: 3,
+            t_lru: false,
+            ..short
+        },
+        true,
+    );
+    assert_eq!(f.evict_first(), 32, "ξ only informs");
+    f.set_objective(Objective { epoch: 4, ..short }, true);
+    assert_eq!(f.evict_first(), 32 + 16 + 32);
+    f.advance(f.scheduler.now.0 + 1_000.0);
+    assert_eq!(f.evict_first(), 32);
+    f.set_objective(Objective { epoch: 3, ..short }, false);
 }
 
 #[test]

@@ -66,8 +66,8 @@ pub(super) struct Brain<'a> {
     pub(super) views: Vec<WorkerView>,
 }
 
-fn tail_of(capacities: &[Tokens]) -> Tail<u32> {
-    let mut tail = Tail::default();
+fn tail_of(capacities: &[Tokens], mu: f64) -> Tail<u32> {
+    let mut tail = Tail::with_mu(mu);
     for (worker, capacity) in (0..).zip(capacities) {
         tail.admit(WorkerId(worker), *capacity);
     }
@@ -118,7 +118,7 @@ impl<'a> Brain<'a> {
             foreign: FxHashMap::default(),
             last_turn: FxHashMap::default(),
             homes: ConversationCounts::new(config.utilisation_window),
-            tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities)),
+            tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities, config.mu)),
             sequence: 0,
             reach: Reach::new(),
             resident: Vec::new(),

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from typing import Any
 
 from processes import BLOCK, HOME, MODEL, START_S, Process, answers_health, free_port, http, metric, until
 
@@ -73,7 +74,7 @@ class Sglang:
         """Forgets the prefix cache, which it does only once nothing runs: a stream's end reaches it after its client."""
         until("the cache to be flushed", lambda: http.post(f"{self.url}/flush_cache", timeout=30).is_success, 30, 0.25)
 
-    def budget(self) -> dict[str, int]:
+    def budget(self) -> dict[str, Any]:
         """What its plugin says is in force."""
         info = http.get(f"{self.url}/server_info", timeout=30).json()
         return info["internal_states"][0]["tailroute"]

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("sglang.srt.plugins.hook_registry", reason="SGLang is not here: run scripts/engines sglang")
 
+import tailroute_sglang
 import torch
 from sglang.srt.managers.io_struct import SetInternalStateReq
 from sglang.srt.managers.scheduler_components.internal_state import SchedulerInternalStateController
@@ -69,10 +70,23 @@ def resident(cache, conversation: int, turns: int) -> int:
     return cache.match_prefix(MatchPrefixParams(key=key(conversation, turns))).device_prefix_len
 
 
-def set_budget(cache, threshold: int, estimate: int) -> bool:
+def set_budget(cache, threshold: int, estimate: int, **more: int) -> bool:
     controller = SchedulerInternalStateController(SimpleNamespace(tree_cache=cache), record_step_time=False)
-    given = {"tlru_threshold": threshold, "tlru_next_prompt_estimate": estimate}
+    given = {"tlru_threshold": threshold, "tlru_next_prompt_estimate": estimate, **more}
     return controller.set_internal_state(SetInternalStateReq(server_args=given)).updated
+
+
+def test_an_expired_budget_evicts_by_lru(cache, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(tailroute_sglang, "clock", lambda: now)
+    talk(cache, 1, 3)
+    talk(cache, 2, 3)
+    assert set_budget(cache, 210, 10, tlru_ttl_ms=1000)
+    cache.evict(EvictParams(num_tokens=100))
+    now = 1.0
+    cache.evict(EvictParams(num_tokens=200))
+    # One turn of the older went by the budget, and its other two by LRU.
+    assert (resident(cache, 1, 3), resident(cache, 2, 3)) == (0, 300)
 
 
 @pytest.mark.parametrize(

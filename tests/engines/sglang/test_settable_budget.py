@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import tailroute_sglang
 
 pytest.importorskip("sglang.srt.plugins.hook_registry", reason="SGLang is not here: run scripts/engines sglang")
 
@@ -58,6 +59,65 @@ def test_what_is_no_number_of_tokens_is_rejected_whole(value):
     assert (strategy.threshold, strategy.next_prompt_estimate) == (400, 50)
 
 
+@pytest.fixture
+def now(monkeypatch):
+    """The plugin's clock, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(tailroute_sglang, "clock", lambda: now[0])
+    return now
+
+
+def in_force(strategy) -> dict:
+    output = SimpleNamespace(internal_state={})
+    add_readback(output, controller(strategy), None)
+    return output.internal_state["tailroute"]
+
+
+def test_a_budget_that_is_not_set_again_in_time_is_lru(now):
+    strategy = TLRUStrategy(threshold=100, next_prompt_estimate=50)
+    tail = node(history=1000, cached=1000, key=200)
+    given = {"tlru_ttl_ms": 1000, "tlru_threshold": 400, "tlru_epoch": 7}
+    for _ in range(2):
+        assert update(controller(strategy), **given)
+        now[0] += 0.75
+        assert strategy.get_priority(tail) == (-1, 7.0)
+    assert in_force(strategy)["tlru_age_s"] == 0.75
+    now[0] += 0.25
+    assert strategy.get_priority(tail) == (0, 7.0)
+    told = in_force(strategy)
+    assert (told["tlru_threshold"], told["tlru_epoch"], told["tlru_age_s"], told["tlru_expired"]) == (0, 7, 1.0, True)
+    assert update(controller(strategy), **given)
+    assert strategy.get_priority(tail) == (-1, 7.0)
+    assert not in_force(strategy)["tlru_expired"]
+
+
+def test_a_budget_without_a_time_to_live_stays(now):
+    strategy = TLRUStrategy(threshold=100, next_prompt_estimate=50)
+    assert update(controller(strategy), tlru_threshold=400, tlru_ttl_ms=1000.0)
+    assert update(controller(strategy), tlru_threshold=400)
+    now[0] += 1e9
+    assert strategy.get_priority(node(history=1000, cached=1000, key=200)) == (-1, 7.0)
+
+
+def test_an_older_epoch_is_rejected_whole_also_after_the_newer_has_expired(now):
+    strategy = TLRUStrategy(threshold=100, next_prompt_estimate=50)
+    assert update(controller(strategy), tlru_threshold=400, tlru_epoch=7, tlru_ttl_ms=1000)
+    assert not update(controller(strategy), tlru_threshold=500, tlru_epoch=6)
+    assert (strategy.threshold, in_force(strategy)["tlru_epoch"]) == (400, 7)
+    now[0] += 2
+    assert not update(controller(strategy), tlru_threshold=500, tlru_epoch=6)
+    assert update(controller(strategy), tlru_threshold=500, tlru_epoch=7)
+    assert update(controller(strategy), tlru_threshold=600), "it has no epoch"
+    assert (strategy.threshold, in_force(strategy)["tlru_epoch"]) == (600, 7)
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, float("nan"), float("inf")])
+def test_a_time_to_live_that_is_none_is_rejected_whole(ttl_ms):
+    strategy = TLRUStrategy(threshold=400, next_prompt_estimate=50)
+    assert not update(controller(strategy), tlru_threshold=5, tlru_ttl_ms=ttl_ms)
+    assert strategy.threshold == 400
+
+
 def test_another_policy_or_the_rust_core_is_left_alone():
     for strategy in (LRUStrategy(), None):
         assert not update(controller(strategy), tlru_threshold=5)
@@ -73,8 +133,12 @@ def test_the_server_says_that_it_can_be_set():
     add_readback(output, controller(TLRUStrategy(threshold=400, next_prompt_estimate=50)), None)
     assert output.internal_state["tailroute"] == {
         "tlru_settable": True,
+        "tlru_ttl_settable": True,
         "tlru_threshold": 400,
         "tlru_next_prompt_estimate": 50,
+        "tlru_epoch": None,
+        "tlru_age_s": None,
+        "tlru_expired": False,
     }
     output = SimpleNamespace(internal_state={})
     add_readback(output, controller(LRUStrategy()), None)

@@ -50,6 +50,14 @@ def test_the_tail_counts_from_the_end_of_the_answer(cache):
     assert one.queue.evict_first_blocks == 1
 
 
+@pytest.fixture
+def timed(cache):
+    """A cache whose objectives age by hand, in seconds."""
+    one, now = cache(20), [0.0]
+    one.director._clock = lambda: now[0]
+    return one, now
+
+
 def test_the_objective_holds_for_requests_without_a_hint(cache):
     one = cache(20)
     assert one.director.set_objective(Objective(60.0, 10.0, 3))
@@ -59,6 +67,83 @@ def test_the_objective_holds_for_requests_without_a_hint(cache):
     assert not one.director.set_objective(Objective(0.0, 0.0, 2)), "an older one"
     one.turn(text(2, 128), extra={XARG: 0})
     assert one.queue.evict_first_blocks == 1, "its own hint comes first"
+
+
+def test_at_eviction_the_objective_of_now_decides_about_finished_turns(cache):
+    one = cache(24)
+    one.turn(text(1, 256), "older")
+    one.turn(text(2, 256), "younger")
+    one.turn(text(3, 128), extra={XARG: 32})
+    running = one.begin(text(4, 128))
+    for xi, marked in [(64, 2 + 2), (192, 6 + 6), (32, 1 + 1), (10_000, 8 + 8), (0, 0), (192, 6 + 6)]:
+        one.director.set_objective(Objective(float(xi), 0.0))
+        one.queue.invariants()
+        assert one.queue.evict_first_blocks == marked + 1, "the last block of the hinted turn goes first anyway"
+    one.end(running)
+    assert one.queue.evict_first_blocks == 6 + 6 + 1 + 4
+    # The least recently used conversation goes first, from its end.
+    one.evicted(3)
+    assert (one.resident(text(1, 256)), one.resident(text(2, 256))) == (160, 256)
+
+
+def test_an_objective_that_is_for_information_marks_nothing(cache):
+    one = cache(20)
+    one.director.set_objective(Objective(64.0, 0.0, t_lru=False))
+    one.turn(text(1, 128))
+    assert one.queue.evict_first_blocks == 0
+    one.director.set_objective(Objective(64.0, 0.0))
+    assert one.queue.evict_first_blocks == 2
+    one.director.set_objective(Objective(64.0, 0.0, t_lru=False))
+    assert one.queue.evict_first_blocks == 0
+
+
+def test_an_objective_that_is_not_renewed_leaves_lru_and_the_marks_of_hints(timed):
+    one, now = timed
+    one.director.set_objective(Objective(64.0, 0.0, epoch=5, ttl_ms=1000))
+    one.turn(text(1, 256), "older")
+    one.turn(text(2, 256), extra={XARG: 32})
+    one.turn(text(1, 128) + text(3, 32), "ended")
+    one.director.take_hints([hint("trim", "ended", keep_tokens=128)])
+    now[0] = 0.75
+    assert one.director.set_objective(Objective(64.0, 0.0, epoch=6, ttl_ms=1000)), "renewed"
+    now[0] = 1.5
+    assert one.director.status()["evict_first_blocks"] == 2 + 1 + 1
+    now[0] = 1.75
+    one.evicted(20 - 17)
+    assert one.resident(text(1, 256)) == 256, "blank blocks were enough"
+    assert one.queue.evict_first_blocks == 2, "it ended without a message"
+    one.evicted(20 - 17 + 3)
+    assert one.resident(text(1, 256)) == 224, "the oldest, from its end"
+    one.turn(text(5, 64))
+    assert one.queue.evict_first_blocks == 0
+    assert not one.director.set_objective(Objective(64.0, 0.0, epoch=5)), "older than the one that expired"
+    assert one.director.status()["objective"]["expired"]
+    assert one.director.set_objective(Objective(64.0, 0.0, epoch=6))
+    now[0] = 1e9
+    assert one.director.status()["evict_first_blocks"] > 0, "without a time to live"
+
+
+def test_what_was_evicted_first_is_counted_by_its_cause(cache):
+    one = cache(8)
+    one.turn(text(1, 128), extra={XARG: 64})
+    one.turn(text(2, 128), "s")
+    one.director.set_objective(Objective(96.0, 0.0))
+    one.director.take_hints([hint("trim", "s", keep_tokens=96)])
+    one.evicted(8)
+    status = one.director.status()
+    # A hint's is what a hint has named, whether or not the objective says the same.
+    assert (status["evicted_by_hint_blocks"], status["evicted_by_xi_blocks"], status["evicted_lru_blocks"]) == (3, 2, 3)
+
+
+def test_a_protected_conversation_is_left_alone_by_objectives_until_its_next_turn(cache):
+    one = cache(20)
+    one.director.set_objective(Objective(64.0, 0.0))
+    one.turn(text(1, 128), "s")
+    one.director.take_hints([hint("protect", "s")])
+    one.director.set_objective(Objective(96.0, 0.0))
+    assert one.queue.evict_first_blocks == 0
+    one.turn(text(1, 160), "s")
+    assert one.queue.evict_first_blocks == 3
 
 
 def hint(kind, session=None, **more):
@@ -201,7 +286,7 @@ def test_sessions_are_bounded(cache):
 
 def test_an_error_within_switches_hints_off_and_requests_go_on(cache, monkeypatch):
     one = cache(8)
-    monkeypatch.setattr(one.director, "_keep", lambda request: 1 / 0)
+    monkeypatch.setattr(one.director, "_own_tail", lambda request: 1 / 0)
     assert one.turn(text(1, 256), "s") == 0
     assert one.director is None
     assert one.turn(text(1, 256), "s") == 224

@@ -45,7 +45,7 @@ class TailrouteConnector(KVConnectorBase_V1, SupportsHMA):
             install.log.error("tailroute: the connector stays idle: %s", reason)
             return
         pool = kv_cache_manager.block_pool
-        pool.free_block_queue = BandedFreeQueue.adopt(pool.free_block_queue, len(pool.blocks))
+        pool.free_block_queue = BandedFreeQueue.adopt(pool.free_block_queue, pool.blocks)
         self._director = Director(pool, kv_cache_manager.coordinator.single_type_managers)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:

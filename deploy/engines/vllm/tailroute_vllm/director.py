@@ -1,9 +1,10 @@
 """What is to be dropped first: requests' own hints, hints from outside, and the objective, applied to a block pool.
 
-A request's blocks are judged when it gives them back. Its own hint comes first (the last N tokens of the finished
-turn may go first, exact whatever length the answer turned out to have), then the objective: of a history of L tokens
-the budget max(0, L + Q - xi) is kept, rounded up to blocks, where xi is how many uncached tokens fit in the
-time-to-first-token objective and Q is what the next prompt is expected to add. With neither, nothing is marked.
+A finished request's blocks are judged by its own hint, if it has one: the last N tokens of the turn may go first, exact
+whatever length the answer turned out to have. Otherwise the objective that is in force at eviction judges them: of a
+history of L tokens the budget max(0, L + Q - xi) is kept, rounded up to blocks, where xi is how many uncached tokens
+fit in the time-to-first-token objective and Q is what the next prompt is expected to add. An objective that is not
+renewed within its time to live is no longer in force. Without one and without hints, nothing is marked.
 
 A hint from outside names a session, which is the chain of that conversation's last finished turn, or block hashes. For
 a conversation with a turn in the engine it waits for that turn's release (or for its time to live).
@@ -14,13 +15,14 @@ Everything here runs in the engine core's process, between two steps of its loop
 from __future__ import annotations
 
 import math
+import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .bands import BandedFreeQueue
+from .bands import NONE, BandedFreeQueue
 from .sessions import PendingHint, Sessions
 
 KINDS = ("trim", "ended", "protect")
@@ -41,26 +43,35 @@ class Objective:
     xi_tokens: float
     next_prompt_tokens: float
     epoch: int = 0
+    # How long it is in force unless it is renewed; None: for good.
+    ttl_ms: float | None = None
+    # Whether this engine is to evict by it; if not, only what hints name goes first.
+    t_lru: bool = True
+    # Where it comes from, for the status.
+    ttft_objective_ms: float | None = None
 
     @classmethod
     def of(cls, given: Any) -> Objective:
         """Reads a JSON object. Raises ValueError with what is wrong with it."""
         if not isinstance(given, dict):
             raise ValueError("expected a JSON object")
-        values = []
-        for name in ("xi_tokens", "next_prompt_tokens"):
-            value = given.get(name)
-            if not _is_number(value) or not math.isfinite(value) or value < 0:
-                raise ValueError("`xi_tokens` and `next_prompt_tokens` must be finite and at least 0.")
-            values.append(float(value))
-        epoch = given.get("epoch", 0)
+        xi, more = given.get("xi_tokens"), given.get("next_prompt_tokens")
+        if not (_is_finite(xi) and _is_finite(more) and xi >= 0 and more >= 0):
+            raise ValueError("`xi_tokens` and `next_prompt_tokens` must be finite and at least 0.")
+        epoch, ttl, t_lru = given.get("epoch", 0), given.get("ttl_ms"), given.get("t_lru", True)
         if not _is_whole(epoch):
             raise ValueError("`epoch` must be a whole number of at least 0.")
-        return cls(*values, epoch)
+        if ttl is not None and not (_is_finite(ttl) and ttl > 0):
+            raise ValueError("`ttl_ms` must be finite and above 0.")
+        if not isinstance(t_lru, bool):
+            raise ValueError("`t_lru` must be true or false.")
+        ttft = given.get("ttft_objective_ms")
+        ttft = float(ttft) if _is_finite(ttft) and ttft >= 0 else None
+        return cls(float(xi), float(more), epoch, None if ttl is None else float(ttl), t_lru, ttft)
 
-    def budget(self, history: int) -> int:
-        """Tokens of a history worth keeping."""
-        return math.ceil(max(0.0, history + int(self.next_prompt_tokens) - self.xi_tokens))
+    def tail(self) -> float:
+        """Tokens at the end of each conversation that may go first: all but the budget."""
+        return max(0.0, self.xi_tokens - int(self.next_prompt_tokens)) if self.t_lru else 0.0
 
 
 @dataclass
@@ -109,7 +120,9 @@ class Director:
         ]
         self._clock = clock
         self._sessions = Sessions(MAX_SESSIONS, BLOCKS_NAMED * len(pool.blocks))
+        # The newest, whether or not it is in force still, and when it came.
         self.objective: Objective | None = None
+        self._objective_came = 0.0
         self._hints = dict.fromkeys(OUTCOMES, 0)
         self._requests_hinted = 0
 
@@ -123,20 +136,20 @@ class Director:
 
     def releasing(self, request: Any, finished: bool) -> None:
         """A request is about to give its blocks back, to go on later or for good."""
-        keep = self._keep(request) if finished else None
-        chains = []
+        own_tail = self._own_tail(request) if finished else 0
+        history, chains = request.num_tokens, []
         for group in self._groups:
-            blocks = group.req_to_blocks.get(request.request_id, ())
+            blocks, size = group.req_to_blocks.get(request.request_id, ()), group.block_size
             self._queue.link(blocks)
-            first = len(blocks) if keep is None else -(-keep // group.block_size)
-            self._queue.release_as(
-                (block.block_id for block in blocks[:first]),
-                (block.block_id for block in blocks[first:] if not block.is_null),
-            )
+            ids = array("q", [NONE if block.block_hash is None else block.block_id for block in blocks])
+            if own_tail is None:
+                self._queue.release_by_objective(ids, range(history, history - size * len(ids), -size))
+            else:
+                first = -(-max(0, history - own_tail) // size) if finished else len(ids)
+                self._queue.release_as(ids[:first], ids[first:])
             if finished and request.session_id:
-                ids = array("q", (block.block_id if block.block_hash else -1 for block in blocks))
                 contents = array("q", (self._queue.content(at) if at >= 0 else 0 for at in ids))
-                chains.append((group.block_size, ids, contents))
+                chains.append((size, ids, contents))
         if finished:
             request.tailroute_chains = chains
 
@@ -181,15 +194,21 @@ class Director:
         return outcomes
 
     def set_objective(self, objective: Objective) -> bool:
-        """Takes an objective unless a newer one is in force."""
+        """Takes an objective unless a newer one has come, and applies it to what is cached."""
         if self.objective is not None and objective.epoch < self.objective.epoch:
             return False
-        self.objective = objective
+        self.objective, self._objective_came = objective, self._clock()
+        self._queue.set_tail(objective.tail())
+        # Blocks are given up between two messages too, so that is when an objective is seen to be too old.
+        self._queue.before_eviction = None if objective.ttl_ms is None else self._expire
         return True
 
     def status(self) -> dict[str, Any]:
         """Counters and gauges, for `/metrics` and for the capability document."""
+        self._expire()
         return {
+            "evicted_by_hint_blocks": self._queue.evicted_by_hint,
+            "evicted_by_xi_blocks": self._queue.evicted_by_xi,
             "evicted_free_blocks": self._queue.evicted_free,
             "evicted_lru_blocks": self._queue.evicted_lru,
             "evict_first_blocks": self._queue.evict_first_blocks,
@@ -198,28 +217,44 @@ class Director:
             "sessions": len(self._sessions),
             "blocks": len(self._pool.blocks) - 1,
             "block_size": self._groups[0].block_size if self._groups else None,
-            "objective": None if self.objective is None else asdict(self.objective),
+            "objective": self._objective_status(),
         }
 
     # Within.
 
-    def _keep(self, request: Any) -> int | None:
-        """Tokens of a finished turn that are worth keeping; None: all."""
-        tail = self._own_tail(request)
-        if tail is not None:
-            self._requests_hinted += 1
-            return max(0, request.num_tokens - tail)
-        if self.objective is not None:
-            return self.objective.budget(request.num_tokens)
-        return None
+    def _objective_age_s(self) -> float:
+        return self._clock() - self._objective_came
+
+    def _is_in_force(self) -> bool:
+        objective = self.objective
+        if objective is None:
+            return False
+        return objective.ttl_ms is None or 1e3 * self._objective_age_s() < objective.ttl_ms
+
+    def _expire(self) -> None:
+        """Ends the objective if its time is over."""
+        if self._queue.before_eviction is not None and not self._is_in_force():
+            self._queue.before_eviction = None
+            self._queue.set_tail(0.0)
+
+    def _objective_status(self) -> dict[str, Any] | None:
+        if self.objective is None:
+            return None
+        return {
+            **asdict(self.objective),
+            "age_s": self._objective_age_s(),
+            "expired": not self._is_in_force(),
+        }
 
     def _own_tail(self, request: Any) -> int | None:
+        """Tokens at the end of a finished turn that may go first; None: the request does not say."""
         given = own_hint(request)
         if given is None:
             return None
         if not _is_whole(given):
             self._hints["rejected"] += 1
             return None
+        self._requests_hinted += 1
         return int(given)
 
     def _take(self, hint: Hint, by_hash: dict[int | bytes, list[Any]]) -> str:
@@ -298,6 +333,11 @@ def own_hint(request: Any) -> Any:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    # A whole number of JSON's may be too large for a float.
+    return _is_number(value) and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _is_whole(value: Any) -> bool:

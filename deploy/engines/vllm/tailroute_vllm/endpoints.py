@@ -3,7 +3,7 @@
 - ``GET /v1/tailroute``: what is understood here.
 - ``POST /v1/tailroute/hints`` with ``{"hints": [...]}``: how many were applied, wait, had expired, were stale, named
   nothing known, or were no hints.
-- ``PUT /v1/tailroute/objective`` with ``{"xi_tokens", "next_prompt_tokens", "epoch"}``.
+- ``PUT /v1/tailroute/objective`` with ``{"xi_tokens", "next_prompt_tokens", "epoch", "ttl_ms", "t_lru", ...}``.
 - ``GET /metrics``, vLLM's own, gains the counters.
 
 All of it goes through one utility call to every engine core (one per data-parallel rank). With ``--api-key`` vLLM asks
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -142,6 +143,7 @@ async def capabilities(engines: Engines, _request: Request) -> dict[str, Any]:
         "model": engines.model,
         "hints": list(KINDS),
         "objective": True,
+        "objective_ttl": True,
         # No header reaches vLLM's engine core: a request's own hint travels in its body.
         "evict_first_header": None,
         "evict_first_xarg": EVICT_FIRST,
@@ -169,7 +171,7 @@ async def hints(engines: Engines, request: Request) -> dict[str, int]:
 
 
 async def objective(engines: Engines, request: Request) -> dict[str, Any]:
-    """Hands the objective on; `applied` is false where a newer one is in force."""
+    """Hands the objective on; `applied` is false where a newer one has come."""
     body = await _body(request)
     try:
         Objective.of(body)
@@ -238,6 +240,29 @@ class _Appending:
         await self._send(message)
 
 
+NO_OBJECTIVE = {"epoch": None, "age_s": None, "expired": True, "t_lru": False}
+# Each with its value for the newest objective; None: absent.
+OBJECTIVE_GAUGES: list[tuple[str, str, Callable[[dict[str, Any]], Any]]] = [
+    (
+        "objective_xi_tokens",
+        "Uncached tokens that fit in the objective; absent where none is in force.",
+        lambda of: None if of["expired"] else of["xi_tokens"],
+    ),
+    (
+        "objective_next_prompt_tokens",
+        "Tokens that a next prompt is expected to add; absent where no objective is in force.",
+        lambda of: None if of["expired"] else of["next_prompt_tokens"],
+    ),
+    ("objective_epoch", "Epoch of the newest objective, in force or not.", lambda of: of["epoch"]),
+    ("objective_age_seconds", "Time since the newest objective came, in force or not.", lambda of: of["age_s"]),
+    (
+        "objective_t_lru",
+        "1 where an objective is in force and the engine evicts by it, else 0.",
+        lambda of: int(of["t_lru"] and not of["expired"]),
+    ),
+]
+
+
 def exposition(statuses: list[dict[str, Any]]) -> str:
     """The counters in Prometheus's text format, one line per engine core."""
     lines: list[str] = []
@@ -274,11 +299,18 @@ def exposition(statuses: list[dict[str, Any]]) -> str:
         [(f'engine="{at}"', status["requests_hinted"]) for at, status in ranks],
     )
     metric(
-        "tailroute:objective_xi_tokens",
-        "gauge",
-        "Uncached tokens that fit in the objective; absent where none is set.",
-        [(f'engine="{at}"', (status["objective"] or {}).get("xi_tokens")) for at, status in ranks],
+        "tailroute:evicted_first_tokens_total",
+        "counter",
+        "Cached tokens given up from the evict-first band, by what had put them there: a hint, or the objective alone.",
+        [
+            (f'engine="{at}",cause="{cause}"', status[f"evicted_by_{cause}_blocks"] * (status["block_size"] or 0))
+            for at, status in ranks
+            for cause in ("xi", "hint")
+        ],
     )
+    for name, help_text, value in OBJECTIVE_GAUGES:
+        values = [(f'engine="{at}"', value(status["objective"] or NO_OBJECTIVE)) for at, status in ranks]
+        metric(f"tailroute:{name}", "gauge", help_text, values)
     metric(
         "tailroute:sessions",
         "gauge",

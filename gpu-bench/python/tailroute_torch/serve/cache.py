@@ -4,8 +4,12 @@ A prompt is cached as a chain of blocks; a block is worth having only while all 
 prefix-closed: a block leaves only when nothing hangs below it. Room is found in three bands:
 
 1. blank blocks, never used or given back;
-2. evict-first: what a release or a hint said cannot help any more, in the order in which it was said;
+2. evict-first: what a release, a hint or the objective says cannot help any more, by when it was released, or named
+   by the hint;
 3. least recently used.
+
+The objective marks what begins at most ``tail`` tokens before the end of its conversation. Each block remembers that
+distance from its last release on, so a new tail applies to what is cached already.
 
 A released chain is appended deepest first, and whoever uses a block uses all before it, so a parent always stands
 behind its children. Four rules decide the details. The last release decides the mark: a block that another sequence
@@ -27,8 +31,14 @@ class _Node:
     block: int
     parent: _Node | None
     pins: int = 0
-    # What was said of it last while nobody held it; of one that is held it means nothing.
-    marked: bool = False
+    # What its last release and hints since then said of it; of one that is held it means nothing. The distance is
+    # that of its beginning to the end of its conversation, in tokens; 0: the objective does not apply to it.
+    by_hint: bool = False
+    distance: int = 0
+    # When it was released last.
+    released: int = 0
+    # Its place in the evict-first band: behind all blocks below it.
+    key: int = 0
     in_evict_first: bool = False
     children: int = 0
     # Children that are not in the evict-first band.
@@ -54,12 +64,20 @@ class PrefixCache:
         self.pinned = 0
         self.removed = 0
         self.stored = 0
+        # From the evict-first band: named by a release or a hint, and by the objective alone.
+        self.evicted_by_hint = 0
+        self.evicted_by_xi = 0
         # Taken, for what a sequence is computing, and not cached yet.
         self.private = 0
         self._blank = list(range(capacity - 1, -1, -1))
         self._by_hash: dict[BlockHash, _Node] = {}
         self._evict_first: dict[_Node, None] = {}
         self._lru: dict[_Node, None] = {}
+        # Whether the evict-first band is in order.
+        self._is_sorted = True
+        self._tail = 0.0
+        # Counts releases and hints.
+        self._stamp = 0
 
     @property
     def used(self) -> int:
@@ -83,7 +101,7 @@ class PrefixCache:
     def take(self) -> int | None:
         """A block to compute into, evicting what goes first; ``None`` where everything is held."""
         if not self._blank:
-            victim = next(iter(self._evict_first or self._lru), None)
+            victim = next(iter(self._in_order() or self._lru), None)
             if victim is None:
                 return None
             self._drop(victim)
@@ -116,31 +134,41 @@ class PrefixCache:
         lease.nodes.append(node)
         return node.block
 
-    def release(self, lease: Lease, keep_blocks: int | None) -> None:
-        """Gives a sequence's blocks back. Those past ``keep_blocks`` (``None``: none) are marked."""
+    def release(self, lease: Lease, keep_blocks: int | None, distances: Sequence[int] | None = None) -> None:
+        """Gives a sequence's blocks back. Those past ``keep_blocks`` (``None``: none) are marked, and with
+        ``distances`` to the end of the conversation those that the objective marks."""
         for at in range(len(lease.nodes) - 1, -1, -1):
             node = lease.nodes[at]
             node.pins -= 1
             if node.pins:
                 continue
             self.pinned -= 1
-            node.marked = keep_blocks is not None and at >= keep_blocks
-            if node.marked and node.blockers == 0:
-                self._enter_evict_first(node)
-            else:
-                self._lru[node] = None
+            node.by_hint = keep_blocks is not None and at >= keep_blocks
+            node.distance = distances[at] if distances else 0
+            node.released = self._next_stamp()
+            self._lru[node] = None
+            self._settle(node)
         lease.nodes = []
 
     def mark(self, tail: Iterable[BlockHash]) -> None:
         """Marks resident blocks, deepest first. Blocks that are held take no mark: their release will decide."""
         for name in tail:
             node = self._by_hash.get(name)
-            if node is None or node.pins or node.marked:
+            if node is None or node.pins:
                 continue
-            node.marked = True
-            if node.blockers == 0:
-                del self._lru[node]
-                self._enter_evict_first(node)
+            node.by_hint = True
+            self._settle(node)
+
+    def set_tail(self, tokens: float) -> None:
+        """The objective marks those blocks that begin at most so many tokens before the end of a conversation."""
+        if tokens == self._tail:
+            return
+        self._tail = tokens
+        for node in [node for node in self._evict_first if not self._is_marked(node)]:
+            self._leave_evict_first(node)
+        self._lru = dict.fromkeys(sorted(self._lru, key=lambda node: node.released))
+        for node in list(self._lru):
+            self._settle(node)
 
     def check(self) -> None:
         """What always holds."""
@@ -157,43 +185,59 @@ class PrefixCache:
             assert node.children == len(children)
             assert node.blockers == sum(not child.in_evict_first for child in children)
             assert node.in_evict_first == (node in self._evict_first)
-            assert not node.in_evict_first or (node.marked and not node.blockers)
+            assert node.pins or node.in_evict_first == (self._is_marked(node) and not node.blockers)
             assert node.parent is None or self._by_hash.get(node.parent.hash) is node.parent, "prefix-closed"
+        released = [node.released for node in self._lru]
+        assert released == sorted(released)
 
     def order(self) -> list[BlockHash]:
         """What would be evicted, first to last, if nothing else happened."""
-        return [node.hash for band in (self._evict_first, self._lru) for node in band]
+        return [node.hash for band in (self._in_order(), self._lru) for node in band]
+
+    def _in_order(self) -> dict[_Node, None]:
+        if not self._is_sorted:
+            self._evict_first = dict.fromkeys(sorted(self._evict_first, key=lambda node: node.key))
+            self._is_sorted = True
+        return self._evict_first
 
     def _pin(self, node: _Node) -> None:
         node.pins += 1
         if node.pins > 1:
             return
         self.pinned += 1
-        if node.in_evict_first:
+        self._leave_evict_first(node)
+        self._lru.pop(node, None)
+
+    def _next_stamp(self) -> int:
+        self._stamp += 1
+        return self._stamp
+
+    def _is_marked(self, node: _Node) -> bool:
+        return node.by_hint or 0 < node.distance <= self._tail
+
+    def _settle(self, node: _Node | None) -> None:
+        """Moves it to the evict-first band if it is marked and nothing is in its way, and then what waits for it."""
+        while node is not None and node in self._lru and self._is_marked(node) and node.blockers == 0:
+            del self._lru[node]
+            node.in_evict_first = True
+            node.key = max(node.key, self._next_stamp() if node.by_hint else node.released)
+            last = next(reversed(self._evict_first), None)
+            self._evict_first[node] = None
+            self._is_sorted &= last is None or last.key <= node.key
+            if node.parent is not None:
+                node.parent.key = max(node.parent.key, node.key)
+                node.parent.blockers -= 1
+            node = node.parent
+
+    def _leave_evict_first(self, node: _Node | None) -> None:
+        """Moves it to the last band, and what is above it: that waits for it again."""
+        while node is not None and node.in_evict_first:
             node.in_evict_first = False
             del self._evict_first[node]
+            self._lru[node] = None
             if node.parent is not None:
                 node.parent.blockers += 1
-        else:
-            self._lru.pop(node, None)
-
-    def _enter_evict_first(self, node: _Node) -> None:
-        """And what was marked above it and waited for it."""
-        entering: _Node | None = node
-        while entering is not None:
-            entering.in_evict_first = True
-            self._evict_first[entering] = None
-            entering = self._unblock(entering.parent)
-
-    def _unblock(self, parent: _Node | None) -> _Node | None:
-        """One child fewer in its way; returns it if it waited for that."""
-        if parent is None:
-            return None
-        parent.blockers -= 1
-        if parent.blockers or not parent.marked or parent.pins:
-            return None
-        del self._lru[parent]
-        return parent
+            node = node.parent
 
     def _drop(self, node: _Node) -> None:
         band = self._evict_first if node.in_evict_first else self._lru
@@ -201,9 +245,14 @@ class PrefixCache:
         del self._by_hash[node.hash]
         self._blank.append(node.block)
         self.removed += 1
+        if node.in_evict_first and node.by_hint:
+            self.evicted_by_hint += 1
+        elif node.in_evict_first:
+            self.evicted_by_xi += 1
         parent = node.parent
         if parent is None:
             return
         parent.children -= 1
-        if not node.in_evict_first and (waited := self._unblock(parent)) is not None:
-            self._enter_evict_first(waited)
+        if not node.in_evict_first:
+            parent.blockers -= 1
+            self._settle(parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -24,6 +25,7 @@ def capabilities(engine: Engine, model: str) -> dict[str, Any]:
         "model": model,
         "hints": list(KINDS),
         "objective": True,
+        "objective_ttl": True,
         "evict_first_header": EVICT_FIRST_HEADER,
         "max_hints": _MOST_HINTS,
         "block_size": block,
@@ -67,8 +69,20 @@ def set_objective(engine: Engine, body: bytes) -> dict[str, Any]:
     xi, more = fields.number(said, "xi_tokens"), fields.number(said, "next_prompt_tokens")
     if xi is None or more is None or xi < 0 or more < 0:
         raise bad_request("`xi_tokens` and `next_prompt_tokens` must be finite and at least 0.")
-    wanted = Objective(xi, more, fields.whole(said, "epoch", 0, (1 << 64) - 1) or 0)
+    epoch, ttl = fields.whole(said, "epoch", 0, (1 << 64) - 1) or 0, fields.number(said, "ttl_ms")
+    if ttl is not None and ttl <= 0:
+        raise bad_request("`ttl_ms` must be above 0.")
+    t_lru = fields.boolean(said, "t_lru")
+    wanted = Objective(xi, more, epoch, ttl, t_lru is not False, _ttft_objective(said))
+    now_ms = 1e3 * time.monotonic()
     with engine.lock:
-        taken = engine.memory.set_objective(wanted)
-        now = engine.memory.objective
-    return {"applied": taken, "objective": dataclasses.asdict(now) if now else None}
+        taken = engine.memory.set_objective(now_ms, wanted)
+        return {"applied": taken, "objective": engine.memory.objective_status(now_ms)}
+
+
+def _ttft_objective(said: dict[str, Any]) -> float | None:
+    """For information, so it is no error if it is none."""
+    with contextlib.suppress(ApiError):
+        value = fields.number(said, "ttft_objective_ms")
+        return value if value is not None and value >= 0 else None
+    return None

@@ -245,7 +245,7 @@ class Engine:
     def _table(self, turn: Turn, tokens: int) -> list[int]:
         """The blocks of a turn's first ``tokens`` tokens, taken as far as they were missing."""
         while len(turn.lease.nodes) + len(turn.private) < self._blocks(tokens):
-            block = self.memory.cache.take()
+            block = self.memory.take(1e3 * time.monotonic())
             assert block is not None, "room was promised when it began"
             self._promised -= 1
             turn.private.append(block)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from .cache import BlockHash, Lease, PrefixCache
 
@@ -37,6 +38,17 @@ class Objective:
     xi_tokens: float
     next_prompt_tokens: float
     epoch: int = 0
+    # How long it is in force unless it is renewed; None: for good.
+    ttl_ms: float | None = None
+    # Whether this engine is to evict by it; if not, only what hints name goes first.
+    t_lru: bool = True
+    # Where it comes from, for the status.
+    ttft_objective_ms: float | None = None
+
+    @property
+    def tail_tokens(self) -> float:
+        """At the end of each conversation, that may go first: all but the budget."""
+        return max(0.0, self.xi_tokens - self.next_prompt_tokens) if self.t_lru else 0.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,9 @@ class Memory:
     def __init__(self, capacity_blocks: int, block_tokens: int, max_sessions: int) -> None:
         self.cache = PrefixCache(capacity_blocks)
         self.block_tokens = block_tokens
+        # The newest, in force or not.
         self.objective: Objective | None = None
+        self._objective_came_ms = 0.0
         self.hints = HintCounts()
         self._max_sessions = max_sessions
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -92,7 +106,11 @@ class Memory:
         self, now_ms: float, terms: CacheTerms, lease: Lease, chain: Sequence[BlockHash], history: int
     ) -> None:
         """A turn is over, or was given up: its blocks are given back. ``history``: tokens of prompt and reply."""
-        self.cache.release(lease, self._keep_blocks(terms, history))
+        self._expire(now_ms)
+        if terms.evict_first_tail is None:
+            self.cache.release(lease, None, [history - at * self.block_tokens for at in range(len(lease.nodes))])
+        else:
+            self.cache.release(lease, -(-max(0, history - terms.evict_first_tail) // self.block_tokens))
         if terms.session is None:
             return
         session = self._touch(terms.session)
@@ -114,23 +132,34 @@ class Memory:
             setattr(self.hints, outcome, getattr(self.hints, outcome) + 1)
         return outcome
 
-    def set_objective(self, objective: Objective) -> bool:
-        """Takes an objective unless a newer one is in force."""
+    def take(self, now_ms: float) -> int | None:
+        """A block to compute into; ``None`` where everything is held."""
+        self._expire(now_ms)
+        return self.cache.take()
+
+    def set_objective(self, now_ms: float, objective: Objective) -> bool:
+        """Takes an objective unless a newer one has come, and applies it to what is cached."""
         if self.objective is not None and objective.epoch < self.objective.epoch:
             return False
-        self.objective = objective
+        self.objective, self._objective_came_ms = objective, now_ms
+        self.cache.set_tail(objective.tail_tokens)
         return True
 
-    def _keep_blocks(self, terms: CacheTerms, history: int) -> int | None:
-        """Blocks that begin within the budget; ``None``: all."""
-        if terms.evict_first_tail is not None:
-            budget = max(0, history - terms.evict_first_tail)
-        elif self.objective is not None:
-            wanted = history + self.objective.next_prompt_tokens - self.objective.xi_tokens
-            budget = max(0, math.ceil(wanted))
-        else:
+    def objective_status(self, now_ms: float) -> dict[str, Any] | None:
+        """The newest objective, its age and whether its time is over."""
+        if self.objective is None:
             return None
-        return -(-budget // self.block_tokens)
+        self._expire(now_ms)
+        age_s = (now_ms - self._objective_came_ms) / 1e3
+        return {**asdict(self.objective), "age_s": age_s, "expired": self._is_expired(now_ms)}
+
+    def _is_expired(self, now_ms: float) -> bool:
+        ttl_ms = self.objective.ttl_ms if self.objective else None
+        return ttl_ms is not None and now_ms - self._objective_came_ms >= ttl_ms
+
+    def _expire(self, now_ms: float) -> None:
+        if self._is_expired(now_ms):
+            self.cache.set_tail(0.0)
 
     def _take_hint(self, now_ms: float, hint: Hint) -> str:
         if hint.ttl_ms is not None and hint.ttl_ms <= 0:

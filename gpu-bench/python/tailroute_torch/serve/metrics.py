@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,10 +32,12 @@ def stats(engine: Engine) -> dict[str, Any]:
             "cache_used_tokens": cache.used * block,
             "cache_pinned_tokens": cache.pinned * block,
             "cache_evict_first_tokens": cache.evict_first * block,
+            "evicted_by_hint_tokens": cache.evicted_by_hint * block,
+            "evicted_by_xi_tokens": cache.evicted_by_xi * block,
             "cache_capacity_tokens": cache.capacity * block,
             "sessions": memory.sessions,
             "memory": {**hints, "blocks_stored": cache.stored, "blocks_removed": cache.removed},
-            "objective": dataclasses.asdict(memory.objective) if memory.objective else None,
+            "objective": memory.objective_status(1e3 * time.monotonic()),
         }
 
 
@@ -81,10 +84,27 @@ def render(engine: Engine, model: str) -> str:
         page.histogram(name, total, counters.prefills, iter(()))
     page.one("tailroute_torch:evict_first_tokens", "gauge", now["cache_evict_first_tokens"])
     page.one("tailroute_torch:cached_tokens", "gauge", now["cache_used_tokens"])
+    page.head("tailroute_torch:evicted_first_tokens_total", "counter")
+    for cause in ("xi", "hint"):
+        page.line("tailroute_torch:evicted_first_tokens_total", now[f"evicted_by_{cause}_tokens"], f',cause="{cause}"')
+    for name, value in _objective(now["objective"]):
+        page.one(f"tailroute_torch:objective_{name}", "gauge", value)
     page.head("tailroute_torch:hints_total", "counter")
     for outcome in ("applied", "expired", "rejected", "stale", "unknown"):
         page.line("tailroute_torch:hints_total", now["memory"][f"hints_{outcome}"], f',outcome="{outcome}"')
     return page.text()
+
+
+def _objective(newest: dict[str, Any] | None) -> Iterator[tuple[str, float]]:
+    """The budget's terms only while they are in force."""
+    is_in_force = newest is not None and not newest["expired"]
+    if newest is not None:
+        if is_in_force:
+            yield "xi_tokens", newest["xi_tokens"]
+            yield "next_prompt_tokens", newest["next_prompt_tokens"]
+        yield "epoch", newest["epoch"]
+        yield "age_seconds", newest["age_s"]
+    yield "t_lru", int(newest is not None and is_in_force and newest["t_lru"])
 
 
 class _Page:

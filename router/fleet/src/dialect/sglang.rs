@@ -1,16 +1,14 @@
 //! SGLang's own T-LRU: `--radix-eviction-policy tlru` with a threshold and an estimate of the next prompt, in tokens.
 //!
 //! The engine trims by itself, so requests carry no hints. The plugin `tailroute-sglang` makes both numbers settable
-//! through `/set_internal_state` and reports that in the server's info, for each data-parallel rank.
+//! through `/set_internal_state`, for a time to live, and reports that in the server's info, for each data-parallel rank.
 
 use http::Method;
 use policy::units::Tokens;
 use serde_json::{Value, json};
 
-use super::{Dialect, Message, OwnTail, Terms};
-
-/// SGLang starts only with a threshold above the estimate, so its shortest tail is one token.
-const LEAST_TAIL: Tokens = Tokens(1);
+use super::{Dialect, Message, OwnTail};
+use crate::hints::{OBJECTIVE_TTL, SentObjective};
 
 /// An SGLang server that runs T-LRU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +16,8 @@ pub struct SglangTlru {
     threshold: u64,
     next_prompt: u64,
     settable: bool,
+    /// Whether what was set expires.
+    expires: bool,
 }
 
 /// Returns whether a `/server_info` is of an SGLang that serves an embedding model and caches its inputs. Requests for
@@ -41,10 +41,12 @@ impl SglangTlru {
             Value::String(text) => serde_json::from_str(text).ok()?,
             other => other.clone(),
         };
+        let plugin = &info["internal_states"][0]["tailroute"];
         Some(Self {
             threshold: config["threshold"].as_u64()?,
             next_prompt: config["next_prompt_estimate"].as_u64()?,
-            settable: info["internal_states"][0]["tailroute"]["tlru_settable"] == true,
+            settable: plugin["tlru_settable"] == true,
+            expires: plugin["tlru_ttl_settable"] == true,
         })
     }
 }
@@ -61,7 +63,7 @@ impl Dialect for SglangTlru {
     fn own_tail(&self, by: &OwnTail<'_>) -> Option<Tokens> {
         let at_start = Tokens(self.threshold.saturating_sub(self.next_prompt));
         let told = self.settable.then(by.told).flatten();
-        Some(told.map_or(at_start, |told| told.max(LEAST_TAIL)))
+        Some(told.unwrap_or(at_start))
     }
 
     /// SGLang answers 200 with a list that says of each data-parallel rank whether it took the values.
@@ -70,14 +72,26 @@ impl Dialect for SglangTlru {
         !ranks.contains(&false)
     }
 
-    fn objective(&self, terms: &Terms) -> Option<Message> {
-        let threshold = (terms.xi_tokens as u64).max(terms.next_prompt.0 + LEAST_TAIL.0);
-        self.settable.then(|| Message {
+    fn objective(&self, objective: &SentObjective, epoch: u64) -> Option<Message> {
+        if !self.settable {
+            return None;
+        }
+        let next_prompt = objective.next_prompt_tokens;
+        let mut set = json!({
+            "tlru_threshold": next_prompt + objective.tail().0, "tlru_next_prompt_estimate": next_prompt
+        });
+        if self.expires {
+            set["tlru_ttl_ms"] = OBJECTIVE_TTL.0.into();
+            set["tlru_epoch"] = epoch.into();
+        }
+        Some(Message {
             method: Method::POST,
             path: "/set_internal_state",
-            body: json!({ "server_args": {
-                "tlru_threshold": threshold, "tlru_next_prompt_estimate": terms.next_prompt.0
-            }}),
+            body: json!({ "server_args": set }),
         })
+    }
+
+    fn takes_objective(&self) -> bool {
+        self.settable
     }
 }

@@ -5,7 +5,8 @@
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 
-use super::{Carried, Dialect, Message, Terms, TurnHint};
+use super::{Carried, Dialect, Message, TurnHint};
+use crate::hints::{OBJECTIVE_TTL, SentObjective};
 use protocol::headers;
 
 /// The body field that vLLM passes to its engine core.
@@ -71,14 +72,22 @@ impl Dialect for Tailroute {
         })
     }
 
-    fn objective(&self, terms: &Terms) -> Option<Message> {
-        self.objective.then(|| Message {
+    fn objective(&self, objective: &SentObjective, epoch: u64) -> Option<Message> {
+        if !self.objective {
+            return None;
+        }
+        let mut body = serde_json::to_value(objective).ok()?;
+        body["epoch"] = epoch.into();
+        body["ttl_ms"] = OBJECTIVE_TTL.0.into();
+        Some(Message {
             method: Method::PUT,
             path: "/v1/tailroute/objective",
-            body: json!({
-                "xi_tokens": terms.xi_tokens, "next_prompt_tokens": terms.next_prompt.0, "epoch": terms.epoch
-            }),
+            body,
         })
+    }
+
+    fn takes_objective(&self) -> bool {
+        self.objective
     }
 }
 

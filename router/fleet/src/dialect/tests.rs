@@ -1,4 +1,6 @@
 use http::{HeaderName, HeaderValue};
+use policy::cost::PrefillCost;
+use policy::slo::feedback::{ObjectiveShare, ObservedTurns, WorkerObjective};
 use serde_json::json;
 
 use super::*;
@@ -8,11 +10,30 @@ const HINT: TurnHint = TurnHint {
     prompt: Tokens(2000),
     sequence: 7,
 };
-const TERMS: Terms = Terms {
-    xi_tokens: 712.5,
-    next_prompt: Tokens(200),
-    epoch: 3,
-};
+
+fn objective() -> SentObjective {
+    let objective = WorkerObjective {
+        xi_tokens: 712.5,
+        ttft_objective_ms: 300.0,
+        mix: vec![ObjectiveShare {
+            ttft_objective_ms: 300.0,
+            share: 1.0,
+        }],
+        observed: ObservedTurns {
+            turns: 4,
+            wait_ms: 40.0,
+            p50_ms: 80.0,
+            p95_ms: 210.0,
+            late_share: 0.25,
+        },
+        cost: PrefillCost::linear(0.5, 20.0),
+    };
+    SentObjective {
+        objective,
+        next_prompt_tokens: 200,
+        t_lru: true,
+    }
+}
 
 /// Returns the field spliced into the body, with its value as JSON.
 fn field(dialect: &dyn Dialect) -> (&'static str, Value) {
@@ -46,11 +67,16 @@ fn vllm_reads_its_xargs() {
     let dialect = Tailroute::of(document).unwrap();
     assert_eq!(dialect.in_request(&HINT), Some(carried.clone()));
     assert_eq!(VllmXargs.in_request(&HINT), Some(carried));
-    let told = dialect.objective(&TERMS).unwrap();
+    let told = dialect.objective(&objective(), 3).unwrap();
     assert_eq!((told.method, told.path), (Method::PUT, "/v1/tailroute/objective"));
     assert_eq!(
         told.body,
-        json!({ "xi_tokens": 712.5, "next_prompt_tokens": 200, "epoch": 3 })
+        json!({
+            "xi_tokens": 712.5, "next_prompt_tokens": 200, "t_lru": true, "epoch": 3, "ttl_ms": 30_000.0,
+            "ttft_objective_ms": 300.0, "mix": [{ "ttft_objective_ms": 300.0, "share": 1.0 }],
+            "observed": { "turns": 4, "wait_ms": 40.0, "p50_ms": 80.0, "p95_ms": 210.0, "late_share": 0.25 },
+            "cost": { "alpha_ms_per_token": 0.5, "beta_ms": 20.0, "gamma_ms_per_token2": 0.0 },
+        })
     );
     assert!(dialect.hears_hints() && !VllmXargs.hears_hints());
 }
@@ -65,7 +91,7 @@ fn a_document_that_names_no_way_in_gets_nothing_within_requests() {
     );
     let unknown = br#"{"dialect":"tailroute","evict_first_xarg":"something_else","objective":false}"#;
     assert_eq!(Tailroute::of(unknown).unwrap().in_request(&HINT), None);
-    assert_eq!(Tailroute::of(unknown).unwrap().objective(&TERMS), None);
+    assert_eq!(Tailroute::of(unknown).unwrap().objective(&objective(), 3), None);
     for other in ["<html>", "{}", r#"{"dialect":"other"}"#] {
         assert!(Tailroute::of(other.as_bytes()).is_none(), "{other}");
     }
@@ -128,7 +154,7 @@ fn sglang_trims_by_its_own_numbers_unless_they_can_be_set() {
     };
     let fixed = SglangTlru::of(info(r#"{"threshold":4000,"next_prompt_estimate":500}"#).as_bytes()).unwrap();
     assert_eq!(tail(&fixed, Some(9)), Some(Tokens(3500)));
-    assert!(fixed.objective(&TERMS).is_none() && fixed.in_request(&HINT).is_none());
+    assert!(fixed.objective(&objective(), 3).is_none() && fixed.in_request(&HINT).is_none());
     let settable = info(
         r#""{\"threshold\":4000,\"next_prompt_estimate\":500}","internal_states":[{"tailroute":{"tlru_settable":true}}]"#,
     );
@@ -139,12 +165,34 @@ fn sglang_trims_by_its_own_numbers_unless_they_can_be_set() {
     // Those of its start until the first objective, which it applies to all conversations.
     assert_eq!(tail(&settable, None), Some(Tokens(3500)));
     assert_eq!(tail(&settable, Some(9)), Some(Tokens(9)));
-    assert_eq!(tail(&settable, Some(0)), Some(Tokens(1)));
-    let told = settable.objective(&TERMS).unwrap();
+    assert_eq!(tail(&settable, Some(0)), Some(Tokens::ZERO));
+    let told = settable.objective(&objective(), 3).unwrap();
     assert_eq!((told.method, told.path), (Method::POST, "/set_internal_state"));
     assert_eq!(
         told.body,
         json!({ "server_args": { "tlru_threshold": 712, "tlru_next_prompt_estimate": 200 } })
+    );
+    let lru = SentObjective {
+        t_lru: false,
+        ..objective()
+    };
+    assert_eq!(
+        settable.objective(&lru, 3).unwrap().body["server_args"]["tlru_threshold"],
+        200
+    );
+    let expiring = info(
+        r#"{"threshold":4000,"next_prompt_estimate":500},"internal_states":[{"tailroute":{"tlru_settable":true,"tlru_ttl_settable":true}}]"#,
+    );
+    let told = SglangTlru::of(expiring.as_bytes())
+        .unwrap()
+        .objective(&objective(), 3)
+        .unwrap();
+    assert_eq!(
+        (
+            &told.body["server_args"]["tlru_ttl_ms"],
+            &told.body["server_args"]["tlru_epoch"]
+        ),
+        (&json!(30_000.0), &json!(3))
     );
     for other in [
         r#"{"radix_eviction_policy":"lru"}"#,
@@ -162,7 +210,7 @@ fn nothing_is_said_to_a_worker_that_was_not_seen_to_listen() {
     for (trims, held) in [(false, Tokens::ZERO), (true, Tokens(9))] {
         let silent = Silent { trims };
         assert!(silent.in_request(&HINT).is_none() && silent.hints(&[]).is_none());
-        assert!(silent.objective(&TERMS).is_none() && !silent.hears_hints());
+        assert!(silent.objective(&objective(), 3).is_none() && !silent.hears_hints());
         assert_eq!(tail(&silent, None), Some(held));
     }
 }

@@ -60,7 +60,7 @@ impl PrefillSample {
         }
     }
 
-    fn took(self) -> Millis {
+    pub(super) fn took(self) -> Millis {
         let (Self::Engine(took) | Self::Clean(took) | Self::Counters(took)) = self;
         took
     }

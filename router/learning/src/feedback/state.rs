@@ -1,5 +1,6 @@
 //! Learned values of ends and of conversations, as the metrics and the admin API show them.
 
+use config::HintRule;
 use policy::estimate::{Class, HabitTable, Habits, Stage};
 use policy::tail::IN_TIME;
 use policy::text::{counted, ms};
@@ -29,7 +30,7 @@ pub struct TailState {
 
 impl TailState {
     #[must_use]
-    pub fn of(feedback: &Feedback, hints_enabled: bool) -> Self {
+    pub fn of(feedback: &Feedback, rule: HintRule) -> Self {
         let tail = feedback.tail.lock();
         let harm = tail.harm();
         let guard = tail.guard();
@@ -41,7 +42,7 @@ impl TailState {
             turns_behind: harm.kappa(),
             late_behind: harm.epsilon(),
             horizon_s: tail.returns().horizon().0 / 1e3,
-            why: why(hints_enabled, guard.pause(), target_ms, harm.kappa()),
+            why: why(rule, guard.pause(), target_ms, harm.kappa()),
         }
     }
 }
@@ -105,10 +106,17 @@ impl ClassState {
 }
 
 /// Explains whether early eviction is on, and why.
-fn why(enabled: bool, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
-    if !enabled {
-        return "Early eviction is off (hints.enabled): workers evict the least recently used first."
-            .to_owned();
+fn why(rule: HintRule, pause: u64, target_ms: Option<f64>, behind: f64) -> String {
+    match rule {
+        HintRule::Off => {
+            return "Early eviction is off (hints.rule): workers evict the least recently used first."
+                .to_owned();
+        }
+        HintRule::TLru if pause == 0 => {
+            return "Early eviction is T-LRU (hints.rule): each worker first evicts what its threshold ξ leaves over."
+                .to_owned();
+        }
+        HintRule::TLru | HintRule::QueueAware | HintRule::Both => {}
     }
     if pause > 0 {
         return format!(

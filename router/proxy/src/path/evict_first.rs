@@ -12,15 +12,16 @@ use state::Routing;
 const EVERYTHING: Tokens = Tokens(1_000_000_000);
 
 /// Returns the tail that the worker may evict first: that of the engine's own rule if it has one; zero if it gets no
-/// hints; all of a conversation that ends; zero if the worker takes hints between requests; else the free tail of the
-/// turn's class.
+/// hints; all of a conversation that ends; by T-LRU, what ξ leaves over; zero if the worker takes hints between
+/// requests; else the free tail of the turn's class.
 pub(super) fn evict_first(routing: &Routing, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
-    let (hints, dialect) = (&routing.config.hints, worker.dialect());
-    let own = dialect.own_tail(&OwnTail {
-        told: &|| worker.hints.sent_objective().map(|told| told.tail()),
-        ours: &|| routing.objective_for(worker).tail(),
-    });
-    if let Some(tail) = own {
+    let (hints, dialect) = (&turn.live.hints, worker.dialect());
+    let told = || worker.hints.sent_tail(routing.clock.now());
+    let ours = || routing.feedback.objectives.tail(worker.id);
+    if let Some(tail) = dialect.own_tail(&OwnTail {
+        told: &told,
+        ours: &ours,
+    }) {
         return tail;
     }
     if !is_told(&*dialect, hints) {
@@ -28,6 +29,12 @@ pub(super) fn evict_first(routing: &Routing, turn: &Turn, worker: &Worker, promp
     }
     if turn.last {
         return EVERYTHING;
+    }
+    if hints.rule.is_t_lru() {
+        return match dialect.takes_objective() {
+            true => told().unwrap_or_default(),
+            false => ours(),
+        };
     }
     if routing.makes_room_on(worker) {
         return Tokens::ZERO;
@@ -44,13 +51,20 @@ mod tests {
     use fleet::dialect::{Dialect, SglangTlru, Silent, Tailroute};
     use fleet::facts::FactSource;
     use fleet::hints::SentObjective;
+    use policy::cost::PrefillCost;
+    use policy::slo::feedback::{ObservedTurns, WorkerObjective};
     use policy::units::Millis;
 
     use super::*;
     use crate::testing::Seat;
 
     /// Case, dialect, objective that the engine accepted last, and tails in the middle and at the end of a conversation.
-    type Case = (&'static str, Arc<dyn Dialect>, Option<SentObjective>, [Tokens; 2]);
+    type Case = (
+        &'static str,
+        Arc<dyn Dialect>,
+        Option<Arc<SentObjective>>,
+        [Tokens; 2],
+    );
 
     fn sglang(settable: bool) -> Arc<dyn Dialect> {
         let info = format!(
@@ -62,10 +76,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_mirror_trims_by_what_the_engine_goes_by() {
-        let told = Some(SentObjective {
-            xi_tokens: 900.0,
+        let told = Some(Arc::new(SentObjective {
+            objective: WorkerObjective {
+                xi_tokens: 900.0,
+                ttft_objective_ms: 500.0,
+                mix: Vec::new(),
+                observed: ObservedTurns::default(),
+                cost: PrefillCost::linear(0.1, 0.0),
+            },
             next_prompt_tokens: 200,
-        });
+            t_lru: true,
+        }));
         let cases: [Case; 6] = [
             (
                 "by hints",
@@ -80,7 +101,12 @@ mod tests {
                 [Tokens::ZERO; 2],
             ),
             ("at its start's threshold", sglang(false), None, [Tokens(3500); 2]),
-            ("which cannot be set", sglang(false), told, [Tokens(3500); 2]),
+            (
+                "which cannot be set",
+                sglang(false),
+                told.clone(),
+                [Tokens(3500); 2],
+            ),
             (
                 "before the first objective",
                 sglang(true),
@@ -100,7 +126,9 @@ mod tests {
             worker
                 .facts
                 .learn_dialect(Millis::ZERO, dialect, FactSource::Probed);
-            worker.hints.took(told);
+            if let Some(told) = told {
+                worker.hints.took(Millis::ZERO, told);
+            }
             let tail = |last| {
                 let turn = Turn {
                     last,

@@ -5,6 +5,7 @@
 
 use config::Objective;
 use http::HeaderMap;
+use policy::slo::feedback;
 use policy::units::Millis;
 
 use protocol::headers;
@@ -65,6 +66,16 @@ impl Goal {
                 origin: ObjectiveOrigin::Default,
                 is_requested,
             },
+        }
+    }
+
+    /// Returns the objective as one of those configured, or as the request states it.
+    #[must_use]
+    pub fn objective(&self) -> feedback::Objective {
+        match self.origin {
+            ObjectiveOrigin::Default => feedback::Objective::Configured(0),
+            ObjectiveOrigin::Class(at) => feedback::Objective::Configured(at + 1),
+            ObjectiveOrigin::Header => feedback::Objective::Requested(self.ttft),
         }
     }
 

@@ -145,9 +145,9 @@ async fn take_dialect(proxy: &Proxy, worker: &Worker, now: Millis, says: &Says) 
             super::super::learner::introduce(&proxy.state.routing, worker.id);
         }
     }
-    if change != FactChange::Same && proxy.state.config.hints.enabled && worker.takes_objective() {
-        worker.hints.took(None);
-        worker.hints.objective(proxy.state.routing.objective_for(worker));
+    if change != FactChange::Same {
+        worker.hints.restarted();
+        super::super::learner::queue_objective(&proxy.state.routing, worker);
         super::super::hints::send_objective(proxy, worker).await;
     }
 }

@@ -169,11 +169,9 @@ async fn a_worker_with_hints_gets_the_objective_on_first_contact_and_after_a_res
         .stats()
         .objective
         .expect("it is told before it is given work");
-    // ξ equals Q̂: requests evict nothing, because the worker takes hints between them.
-    assert_eq!(
-        (told.xi_tokens as u64, told.next_prompt_tokens as u64),
-        (200, 200)
-    );
+    // The worker takes hints between requests, so ξ only informs it.
+    assert!(told.xi_tokens > 0.0 && !told.t_lru, "{told:?}");
+    assert_eq!(told.next_prompt_tokens, 200.0);
 
     let worker = std::sync::Arc::clone(&fleet.router.parts().state.routing.fleet.workers()[0]);
     let delivered = || async {
@@ -275,7 +273,7 @@ async fn a_worker_gets_hints_for_the_least_valuable_ends_just_in_time() {
     for term in ["returns_per_s", "late", "epsilon", "kappa", "value"] {
         assert!(went[term].is_number(), "{term}: {went}");
     }
-    // ξ still equals Q̂, or the worker would evict blocks that its mirror keeps.
+    // ξ still only informs, or the worker would evict blocks that its mirror keeps.
     let parts = fleet.router.parts();
     let told = parts
         .state

@@ -205,7 +205,7 @@ async fn only_engines_with_hints_get_the_evict_first_header() {
     }
     for switch in ["enabled", "in_request"] {
         let fleet = Fleet::start(vec![quick()], |config| match switch {
-            "enabled" => config.hints.enabled = false,
+            "enabled" => config.hints.rule = config::HintRule::Off,
             _ => config.hints.in_request = false,
         })
         .await;

@@ -44,6 +44,7 @@ mod objectives;
 mod overrides;
 mod plain;
 mod reloads;
+mod rules;
 mod smuggling;
 mod steering;
 mod streaming;

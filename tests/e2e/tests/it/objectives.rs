@@ -162,8 +162,8 @@ async fn a_changed_objective_is_sent_again() {
     let known = || {
         worker
             .hints
-            .sent_objective()
-            .is_some_and(|known| known.xi_tokens == told.xi_tokens)
+            .sent_objective(fleet.router.parts().state.routing.clock.now())
+            .is_some_and(|known| known.objective.xi_tokens == told.xi_tokens)
     };
     until("the router knows that it was told", known).await;
 }

@@ -177,12 +177,12 @@ async fn an_invalid_file_changes_nothing_and_is_reported() {
         page.sum("tailroute_config_reloads_total", &[("outcome", "refused")]),
         5.0
     );
-    let slow = "[hints]\nenabled = false\n[explain]\nin_answers = true\n";
+    let slow = "[hints]\nprotect_from = 3\n[explain]\nin_answers = true\n";
     running.reload(&format!("{slow}{}", key("a")));
     let state = running.state().await;
     assert_eq!(
         state,
-        json!({ "generation": 2, "refused": null, "needs_restart": ["hints", "explain"] })
+        json!({ "generation": 2, "refused": null, "needs_restart": ["hints.protect_from", "explain"] })
     );
 }
 

@@ -37,7 +37,7 @@ fn engine() -> EngineConfig {
 
 /// Configures a router without knowledge beyond URLs. Hints would tell engines which conversations have ended.
 fn told_nothing(config: &mut Config) {
-    config.hints.enabled = false;
+    config.hints.rule = config::HintRule::Off;
     for worker in &mut config.workers {
         assert!(!worker.cost_is_known && !worker.capacity_is_known);
     }

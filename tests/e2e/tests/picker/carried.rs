@@ -71,7 +71,10 @@ async fn the_gateway_gets_the_request_as_rewritten_for_the_worker() {
 
 #[tokio::test]
 async fn an_unchanged_buffered_body_is_not_returned() {
-    let (fleet, gateway) = start(vec![quick(); 2], |config| config.hints.enabled = false).await;
+    let (fleet, gateway) = start(vec![quick(); 2], |config| {
+        config.hints.rule = config::HintRule::Off
+    })
+    .await;
     let gateway = gateway.sending(BodyMode::Buffered, BodyMode::None);
     let (_stream, named) = gateway.name(&ask("hi", json!({})), None).await;
     assert!(named.body.is_empty());

@@ -82,6 +82,8 @@ impl Flight {
             cost: prediction.cost,
             wait: prediction.wait,
             objective: turn.goal.ttft,
+            objective_of: turn.goal.objective(),
+            ttft_is_measured: progress.started && progress.streamed,
             ttft: self.ttft_to_learn(prompt),
             end: progress.reply.as_ref().and_then(|reply| reply.chain().last()),
             chain: Arc::clone(&turn.fingerprint.chain),

@@ -1,7 +1,7 @@
 //! The outgoing request of a turn: the client's bytes, and what the router adds.
 
 use bytes::Bytes;
-use config::Priority;
+use config::{HintRule, Priority};
 use http::{HeaderMap, Request};
 use policy::route::Patience;
 use policy::units::{Millis, Tokens};
@@ -52,7 +52,7 @@ impl Flight {
         {
             headers.insert(headers::SESSION, name);
         }
-        let body = carry_hint(&proxy.state.routing, &mut headers, body, turn, choice);
+        let body = carry_hint(&mut headers, body, turn, choice);
         let body = carry_priority(&proxy.state.routing, body, turn, choice);
         self.span.propagate(&mut headers);
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
@@ -65,16 +65,11 @@ impl Flight {
 }
 
 /// Adds the conversation's hint to the request, if the worker accepts hints there.
-fn carry_hint(
-    routing: &Routing,
-    headers: &mut HeaderMap,
-    body: Bytes,
-    turn: &Turn,
-    choice: &Choice,
-) -> Bytes {
-    let hints = &routing.config.hints;
-    let is_heard = hints.enabled && hints.in_request && turn.endpoint.generates();
-    if !is_heard || choice.evict_first == Tokens::ZERO {
+fn carry_hint(headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
+    let hints = &turn.live.hints;
+    let is_heard = hints.rule != HintRule::Off && hints.in_request && turn.endpoint.generates();
+    let evicts_by_xi = hints.rule.is_t_lru() && !turn.last && choice.worker.takes_objective();
+    if !is_heard || evicts_by_xi || choice.evict_first == Tokens::ZERO {
         return body;
     }
     let spliced = match choice.worker.dialect().in_request(&TurnHint {
@@ -117,6 +112,7 @@ fn carry_priority(routing: &Routing, body: Bytes, turn: &Turn, choice: &Choice) 
 #[cfg(test)]
 mod tests {
     use config::Dialect;
+    use config::HintRule::{Off, QueueAware, TLru};
 
     use super::*;
     use crate::testing::{Script, Seat, chat};
@@ -162,16 +158,18 @@ mod tests {
         let last = [("x-session-id", "s"), ("x-session-end", "1")];
         #[rustfmt::skip]
         let cases = [
-            ("the last turn", Dialect::Tailroute, true, true, &last[..], true),
-            ("not the last turn", Dialect::Tailroute, true, true, &last[..1], false),
-            ("a worker that takes no hints", Dialect::None, true, true, &last, false),
-            ("no hints at all", Dialect::Tailroute, false, true, &last, false),
-            ("no hints in requests", Dialect::Tailroute, true, false, &last, false),
+            ("the last turn", Dialect::Tailroute, QueueAware, true, &last[..], true),
+            ("the last turn by ξ", Dialect::Tailroute, TLru, true, &last, true),
+            ("another turn by ξ, which the worker knows", Dialect::Tailroute, TLru, true, &last[..1], false),
+            ("not the last turn", Dialect::Tailroute, QueueAware, true, &last[..1], false),
+            ("a worker that takes no hints", Dialect::None, QueueAware, true, &last, false),
+            ("no hints at all", Dialect::Tailroute, Off, true, &last, false),
+            ("no hints in requests", Dialect::Tailroute, QueueAware, false, &last, false),
         ];
-        for (case, dialect, enabled, in_request, fields, is_told) in cases {
+        for (case, dialect, rule, in_request, fields, is_told) in cases {
             let seat = Seat::with(|config| {
                 config.workers[0].dialect = dialect;
-                config.hints.enabled = enabled;
+                config.hints.rule = rule;
                 config.hints.in_request = in_request;
             });
             let (head, body) = sent(&seat, fields, &chat("hi")).await;
