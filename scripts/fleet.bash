@@ -60,13 +60,13 @@ speed_of() {
 }
 
 # Starts the router of policy $1, called $2 (or like its policy), with $3 at the end of its configuration's head, and its
-# engines, under `tail` told what to drop first unless $4 is false; under the other rules they run plain LRU, as their
-# routers do.
+# engines. Under `tail` they are told what to drop first by the rule $4 (queue-aware); under the other policies they run plain
+# LRU, as their routers do.
 start() {
-  local policy=$1 name=${2:-$1} hints=false ready= engine
+  local policy=$1 name=${2:-$1} rule=off ready= engine
   local config=$folder/$name.toml router=$port admin=$((port + 1))
   port=$((port + 2))
-  if [ "$policy" = tail ]; then hints=${4:-true}; fi
+  if [ "$policy" = tail ]; then rule=${4:-queue-aware}; fi
   cat >"$config" <<TOML
 [server]
 listen = "127.0.0.1:$router"
@@ -80,7 +80,7 @@ utilisation_window_s = $(awk -v scale="$scale" 'BEGIN { print 60 / scale }')
 [objective]
 ttft_ms = $(wall 2000)
 [hints]
-enabled = $hints
+rule = "$rule"
 ${3:-}
 TOML
   for engine in $(seq "$workers"); do

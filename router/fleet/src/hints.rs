@@ -22,6 +22,8 @@ const BATCH: usize = 256;
 const NEWS: f64 = 0.1;
 /// Time for which an objective is in force. An engine that hears nothing for so long is LRU again.
 pub const OBJECTIVE_TTL: Millis = Millis(30_000.0);
+/// Age at which an accepted objective is sent again although nothing has changed.
+pub const OBJECTIVE_REFRESH: Millis = Millis(OBJECTIVE_TTL.0 / 3.0);
 
 /// Largest accepted lead of another replica's epoch over this clock: an hour.
 const MOST_AHEAD_US: u64 = 3_600_000_000;
@@ -202,12 +204,12 @@ impl HintQueue {
         self.wake.notify_one();
     }
 
-    /// Queues the objective if it differs from the last one that the worker accepted, or if that one is a third of
-    /// [`OBJECTIVE_TTL`] old. Returns whether it is queued.
+    /// Queues the objective if it differs from the last one that the worker accepted, or if that one is
+    /// [`OBJECTIVE_REFRESH`] old. Returns whether it is queued.
     pub fn objective(&self, now: Millis, objective: SentObjective) -> bool {
         let mut state = self.state.lock();
         let is_news =
-            |told: &Accepted| objective.differs(&told.objective) || told.age(now).0 >= OBJECTIVE_TTL.0 / 3.0;
+            |told: &Accepted| objective.differs(&told.objective) || told.age(now) >= OBJECTIVE_REFRESH;
         let is_news = state.told.as_ref().is_none_or(is_news);
         state.objective = is_news.then(|| Arc::new(objective));
         drop(state);

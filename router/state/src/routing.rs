@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use policy::ids::WorkerId;
 use policy::units::{Millis, Tokens};
 use protocol::error::ApiError;
+use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use crate::Live;
@@ -31,6 +32,7 @@ pub struct Routing {
     /// Configuration at the start.
     pub config: Arc<Config>,
     live: ArcSwap<Live>,
+    live_changed: Notify,
     /// Policy in force, and its history.
     pub policy: Revisions,
     /// A policy evaluated on live traffic.
@@ -58,6 +60,7 @@ impl Routing {
         let failure = &config.failure;
         Self {
             live: ArcSwap::from_pointee(Live::of(&config)),
+            live_changed: Notify::new(),
             policy: Revisions::new(config.routing.settings()),
             shadow: ArcSwapOption::empty(),
             fleet,
@@ -81,6 +84,12 @@ impl Routing {
     /// Applies the settings of another configuration.
     pub fn set_live(&self, config: &Config) {
         self.live.store(Arc::new(Live::of(config)));
+        self.live_changed.notify_one();
+    }
+
+    /// Waits until settings were applied since the last call. Only one task may wait.
+    pub async fn live_changed(&self) {
+        self.live_changed.notified().await;
     }
 
     /// Returns the number of the next decision.

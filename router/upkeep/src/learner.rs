@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::{room, slow};
 use config::HintRule;
 use fleet::Worker;
-use fleet::hints::HintKind;
+use fleet::hints::{HintKind, OBJECTIVE_REFRESH};
 use fleet::overrides::AdminState;
 use learning::feedback::{CompletedTurn, Counted, Late, LearnerEvent, Observation, PrefillSample};
 use proxy::Proxy;
@@ -21,7 +21,8 @@ use state::{Routing, State};
 
 /// Interval of the sweep over silent conversations, workers' costs and objectives.
 const SWEEP: Duration = Duration::from_millis(500);
-const IDLE_SWEEP: Duration = Duration::from_secs(30);
+/// Interval while the router is idle. Objectives stay in force.
+const IDLE_SWEEP: Duration = Duration::from_millis(OBJECTIVE_REFRESH.0 as u64);
 /// Number of observations applied before other tasks may run.
 const BATCH: usize = 64;
 
@@ -72,11 +73,12 @@ fn apply_event(proxy: &Proxy, event: LearnerEvent) {
     }
 }
 
-/// Waits until an idle router has a request or an event, such as a worker that becomes ready or a changed objective.
+/// Waits until an idle router has a request, an event such as a worker that becomes ready, or changed settings.
 async fn sweep_is_wanted(state: &State) {
     tokio::select! {
         () = state.operations.idle.ends() => {}
         () = state.operations.operator.events.happened() => {}
+        () = state.routing.live_changed() => {}
     }
 }
 

@@ -57,7 +57,7 @@ def test_a_router_that_begins_with_what_was_measured_predicts_what_was_not(tmp_p
         assert calibration["facts"]["engine"].startswith("vllm "), calibration["facts"]
         assert calibration["facts"]["block_tokens"] == engine.block, calibration["facts"]
         assert (tmp_path / "engine.html").read_text().count("<svg") == 3
-        with Router("router-bench", [engine], hints=False, calibration=out, learn_costs=True) as router:
+        with Router("router-bench", [engine], rule="off", calibration=out, learn_costs=True) as router:
             cost = router.cost()
             for name, value in fit["cost"].items():
                 assert abs(cost[name] - value) <= 1e-6 * value, (cost, fit)

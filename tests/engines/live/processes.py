@@ -261,7 +261,7 @@ def _config(
     port: int,
     admin: int,
     events: bool = True,
-    hints: bool = True,
+    rule: str = "queue-aware",
     dialect: str = "auto",
     policy: str = "tail",
     learn_costs: bool = False,
@@ -274,7 +274,7 @@ def _config(
         f'[routing]\npolicy = "{policy}"',
         f"[objective]\nttft_ms = {objective_ms}\nnext_prompt_tokens = {NEXT_PROMPT}",
         f"[learning]\ncosts = {str(learn_costs).lower()}\nhabits = false",
-        f"[hints]\nenabled = {str(hints).lower()}",
+        f'[hints]\nrule = "{rule}"',
         # Patient: an engine that is short of time is not dead. One that is dead refuses connections.
         "[health]\ninterval_ms = 5000.0\ntimeout_ms = 5000.0\nunhealthy_after = 12\nhealthy_after = 1\n"
         f"queue_interval_ms = {250.0 if learn_costs else 1000.0}",
@@ -285,7 +285,7 @@ def _config(
             f'[[workers]]\nname = "{engine.name}"\nurl = "{engine.url}"\n'
             f"{_cost(calibration)}\n"
             f"capacity_tokens = {engine.capacity_tokens}\nblock_size_tokens = {engine.block}\n"
-            f'cache_policy = "{"t-lru" if hints else "lru"}"\n'
+            f'cache_policy = "{"lru" if rule == "off" else "t-lru"}"\n'
             f'dialect = "{dialect}"\nkv_events = "{"auto" if events else "off"}"'
         )
     lines += [

@@ -61,7 +61,7 @@ def test_through_the_router_unhinted_and_hinted(fresh):
         fresh.reset_cache()
         seed = 40 + 10 * hinted
         a, b, c = conversations(seed)
-        with Router(f"told-{hinted}", [fresh], hints=hinted) as router:
+        with Router(f"told-{hinted}", [fresh], rule="queue-aware" if hinted else "off") as router:
             complete(router.url, a, "A")
             complete(router.url, b, "B", last=True)
             complete(router.url, c, "C")

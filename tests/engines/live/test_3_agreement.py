@@ -110,9 +110,9 @@ def test_with_events_the_cached_tokens_are_known(fresh):
     seen.must_be_exact(0.99)
 
 
-@pytest.mark.parametrize("hints", [False, True])
-def test_the_mirror_alone_knows_most(fresh, hints):
-    with Router(f"agreement-mirror-{hints}", [fresh], events=False, hints=hints) as router:
+@pytest.mark.parametrize("rule", ["off", "queue-aware"])
+def test_the_mirror_alone_knows_most(fresh, rule):
+    with Router(f"agreement-mirror-{rule}", [fresh], events=False, rule=rule) as router:
         seen = drive(fresh, router, 2, False)
     assert seen.by_events == 0
     seen.must_be_exact(0.90)

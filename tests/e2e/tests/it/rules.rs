@@ -15,12 +15,11 @@ fn told(fleet: &Fleet, engine: usize) -> Option<Objective> {
     fleet.engines[engine].stats().objective
 }
 
-/// Changes settings as a reload of the configuration does.
 fn reload(fleet: &Fleet, change: impl FnOnce(&mut Config)) {
-    let routing = &fleet.router.parts().state.routing;
-    let mut config = (*routing.config).clone();
+    let parts = fleet.router.parts();
+    let mut config = (*parts.state.config).clone();
     change(&mut config);
-    routing.set_live(&config);
+    tailroute::reload::reconfigure(parts, &config).unwrap();
 }
 
 /// Returns ξ of a worker without a queue, found by trying.
@@ -76,7 +75,7 @@ async fn the_told_threshold_follows_the_objective_and_the_cost_of_the_worker() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_lowers_the_told_threshold() {
     let engine = EngineConfig {
-        time_scale: 10.0,
+        time_scale: 1.0,
         ..quick()
     };
     let fleet = Fleet::start(vec![engine], |config| {
