@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::PrefillCost;
+use crate::hint_rule::HintRule;
 use crate::route::Settings;
 use crate::units::{Millis, Tokens};
 
@@ -30,6 +31,9 @@ pub struct FleetRecord {
     pub next_prompt_tokens: Tokens,
     /// Whether most workers follow hints.
     pub follows_hints: bool,
+    /// Rule of the hints.
+    #[serde(default)]
+    pub hint_rule: HintRule,
     /// All workers of the fleet.
     pub workers: Vec<WorkerRecord>,
 }
@@ -124,6 +128,7 @@ impl FleetRecord {
             && self.objective_ms == other.objective_ms
             && self.objective_share == other.objective_share
             && self.follows_hints == other.follows_hints
+            && self.hint_rule == other.hint_rule
             && near(
                 self.next_prompt_tokens.as_f64(),
                 other.next_prompt_tokens.as_f64(),
@@ -169,6 +174,7 @@ mod tests {
             objective_share: 0.95,
             next_prompt_tokens: Tokens(200),
             follows_hints: true,
+            hint_rule: HintRule::default(),
             workers: vec![WorkerRecord {
                 name: "a".to_owned(),
                 cost: PrefillCost::linear(alpha, 20.0),

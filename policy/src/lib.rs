@@ -12,6 +12,7 @@ pub mod evidence;
 pub mod exposition;
 pub mod fingerprint;
 pub mod fleet_record;
+pub mod hint_rule;
 pub mod ids;
 pub mod index;
 pub mod recent;

@@ -1,7 +1,9 @@
 //! Learning from responses, and hints to workers: `[learning]`, `[hints]`.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use policy::hint_rule::HintRule;
 use policy::units::Millis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,52 +36,14 @@ impl Default for Learning {
     }
 }
 
-/// What workers evict before the least recently used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum HintRule {
-    /// Ends of conversations that the router names when a worker needs room: those of least value, queues included.
-    #[default]
-    QueueAware,
-    /// What the worker's objective leaves over: of a conversation of L tokens, those past L + Q̂ − ξ.
-    TLru,
-    /// Both.
-    Both,
-    /// Nothing: no hint and no objective is sent.
-    Off,
-}
-
-impl HintRule {
-    /// Returns whether the router names ends when a worker needs room.
-    #[must_use]
-    pub fn names_ends(self) -> bool {
-        matches!(self, Self::QueueAware | Self::Both)
-    }
-
-    /// Returns whether workers evict by ξ.
-    #[must_use]
-    pub fn is_t_lru(self) -> bool {
-        matches!(self, Self::TLru | Self::Both)
-    }
-
-    /// Returns the name in the configuration.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::QueueAware => "queue-aware",
-            Self::TLru => "t-lru",
-            Self::Both => "both",
-            Self::Off => "off",
-        }
-    }
-}
-
 /// Hints to workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hints {
     /// What workers evict first.
     pub rule: HintRule,
+    /// The rule of single workers in place of `rule`, by the worker's name.
+    pub workers: BTreeMap<String, HintRule>,
     /// Seconds after which a worker discards a hint.
     #[serde(rename = "ttl_s", with = "AsPolicySeconds")]
     #[schemars(extend("exclusiveMinimum" = 0), range(max = 604_800))]
@@ -99,10 +63,19 @@ impl Default for Hints {
     fn default() -> Self {
         Self {
             rule: HintRule::default(),
+            workers: BTreeMap::new(),
             ttl: Millis(600_000.0),
             in_request: true,
             out_of_band: true,
             protect_from: NonZeroU32::new(8),
         }
+    }
+}
+
+impl Hints {
+    /// Returns the rule of the worker with this name.
+    #[must_use]
+    pub fn rule_of(&self, worker: &str) -> HintRule {
+        self.workers.get(worker).copied().unwrap_or(self.rule)
     }
 }

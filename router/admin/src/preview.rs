@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Method;
-use config::{PolicyDocument, Role};
+use config::{HintRule, PolicyDocument, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -31,8 +31,12 @@ const FEWEST_TURNS: usize = 20;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Try {
-    /// Policy to evaluate, with all of its weights.
-    settings: PolicyDocument,
+    /// Policy to evaluate, with all of its weights; that in force unless given.
+    #[serde(default)]
+    settings: Option<PolicyDocument>,
+    /// Rule of hints to evaluate; that in force unless given.
+    #[serde(default)]
+    hint_rule: Option<HintRule>,
     /// Number of the newest captured turns to replay; 5,000 unless given, and fewer with many workers.
     #[serde(default)]
     #[schemars(range(min = 20, max = 50_000))]
@@ -115,7 +119,9 @@ pub(super) fn operations() -> Vec<Operation> {
 async fn preview(call: Call) -> Result<Reply, Problem> {
     let asked: Try = call.body()?;
     let admin = &call.admin;
-    let proposed = settings(admin, &asked.settings)?;
+    let proposed = asked.settings.as_ref();
+    let proposed = proposed.map(|document| settings(admin, document)).transpose()?;
+    let proposed = (proposed, asked.hint_rule);
     let Ok(turn) = Arc::clone(&admin.state.operations.operator.preview_permit).try_acquire_owned() else {
         return Err(Problem::busy(
             "another preview is running; try again when it is done",

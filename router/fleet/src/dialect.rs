@@ -118,18 +118,18 @@ pub trait Dialect: Debug + Send + Sync {
     }
 }
 
-/// Returns whether hints about what to evict first are sent to a worker of this dialect.
-pub fn is_told(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
-    hints.rule != HintRule::Off && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
+/// Returns whether hints about what to evict first are sent to a worker of this dialect under this rule.
+pub fn is_told(dialect: &dyn Dialect, rule: HintRule, hints: &config::Hints) -> bool {
+    rule != HintRule::Off && (hints.in_request || (hints.out_of_band && dialect.hears_hints()))
 }
 
 /// Returns whether a worker of this dialect evicts a free tail first, by hints or by its own rule.
-pub fn trims(dialect: &dyn Dialect, hints: &config::Hints) -> bool {
+pub fn trims(dialect: &dyn Dialect, rule: HintRule, hints: &config::Hints) -> bool {
     let own = dialect.own_tail(&OwnTail {
         told: &|| None,
         ours: &|| Tokens(1),
     });
-    own.map_or_else(|| is_told(dialect, hints), |tail| tail > Tokens::ZERO)
+    own.map_or_else(|| is_told(dialect, rule, hints), |tail| tail > Tokens::ZERO)
 }
 
 /// The dialect of a worker that gets no hints.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use config::{Config, OF_HEADER, Overrides, Routing};
+use config::{Config, HintRule, OF_HEADER, Overrides, Routing};
 use policy::cost::PrefillCost;
 use policy::fleet_record::FleetRecord;
 use policy::route::Settings;
@@ -14,6 +14,7 @@ use simulator::trace_source::Trace;
 use state::State;
 
 use super::costs::{CostsFrom, SimWorker};
+use super::plays::Tried;
 
 const WORKERS: u32 = 4;
 /// Default number of blocks of each cache.
@@ -67,7 +68,9 @@ pub struct ReplayFleet {
     classes: Vec<config::Class>,
     own_objectives: OwnObjectives,
     /// Whether the workers follow hints.
-    trims: bool,
+    follows_hints: bool,
+    /// Rule of the hints.
+    hint_rule: HintRule,
 }
 
 /// Turns that keep their captured objective.
@@ -145,7 +148,8 @@ impl FleetArgs {
             asked_block_tokens: None,
             classes: Vec::new(),
             own_objectives: OwnObjectives::OfHeader,
-            trims: true,
+            follows_hints: true,
+            hint_rule: HintRule::default(),
         };
         ReplayFleet {
             workers: (0..self.workers.unwrap_or(WORKERS)).map(worker).collect(),
@@ -188,7 +192,8 @@ impl ReplayFleet {
             asked_block_tokens: None,
             classes: Vec::new(),
             own_objectives: OwnObjectives::OfHeader,
-            trims: record.follows_hints,
+            follows_hints: record.follows_hints,
+            hint_rule: record.hint_rule,
         }
     }
 
@@ -234,14 +239,15 @@ impl ReplayFleet {
             classes: objective.classes,
             own_objectives: OwnObjectives::OfHeader,
             // Each worker's dialect is known only from probing it.
-            trims: config.hints.rule != config::HintRule::Off,
+            follows_hints: true,
+            hint_rule: config.hints.rule,
         };
         if let Some(captured) = of_capture {
             fleet.settings = captured.settings;
             fleet.utilisation_window = captured.utilisation_window;
             fleet.settings_since_s = captured.settings_since_s;
             fleet.target.next_prompt = captured.target.next_prompt;
-            fleet.trims = captured.trims;
+            (fleet.follows_hints, fleet.hint_rule) = (captured.follows_hints, captured.hint_rule);
             if fleet.workers.is_empty() {
                 fleet.workers = captured.workers;
             }
@@ -268,11 +274,22 @@ impl ReplayFleet {
             .unwrap_or(self.target.ttft)
     }
 
-    pub(super) fn cache(&self) -> CacheRule {
-        if self.trims {
-            CacheRule::Tail
-        } else {
-            CacheRule::Lru
+    pub(super) fn in_force(&self) -> Tried {
+        Tried {
+            settings: self.settings.clone(),
+            utilisation_window: self.utilisation_window,
+            cache: self.cache_under(self.hint_rule),
+        }
+    }
+
+    /// Returns what the workers evict first under a rule of hints.
+    pub(super) fn cache_under(&self, rule: HintRule) -> CacheRule {
+        match rule {
+            _ if !self.follows_hints => CacheRule::Lru,
+            HintRule::QueueAware => CacheRule::Tail,
+            HintRule::TLru => CacheRule::AdaptiveTLru,
+            HintRule::Both => CacheRule::Both,
+            HintRule::Off => CacheRule::Lru,
         }
     }
 

@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use policy::hint_rule::HintRule;
 use policy::route::Settings;
 use policy::units::Millis;
 use simulator::args::{positive, share};
@@ -36,7 +37,7 @@ use simulator::trace_source::TraceSource;
 use self::compare::ReplayReport;
 use self::fleet::FleetArgs;
 pub use self::fleet::ReplayFleet;
-use self::plays::{Plays, Stopped, workload};
+use self::plays::{Plays, Stopped, Tried, workload};
 pub use self::preview::{PreviewError, preview};
 
 /// Evaluate other weights on a capture
@@ -67,10 +68,14 @@ pub struct Args {
     fleet: FleetArgs,
     #[command(flatten)]
     pace: PaceArgs,
-    /// Eviction order of the workers' caches: lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru or
-    /// length-aware. The default is tail if the captured workers follow hints, or hints are enabled in the configuration.
+    /// Eviction order of the workers' caches: lru, t-lru[:TOKENS], tail, adaptive-t-lru, both, threshold-lru[:TOKENS],
+    /// end-lru or length-aware. The default is that of the captured or configured rule of hints, or lru if the captured
+    /// workers follow none.
     #[arg(long)]
     cache: Option<CacheRule>,
+    /// Proposed rule of hints: queue-aware, t-lru, both or off.
+    #[arg(long)]
+    hint_rule: Option<HintRule>,
     /// Share of turns, from the start, that fill the caches and are not counted.
     #[arg(long, default_value = "0.1", value_parser = share)]
     warmup_share: f64,
@@ -119,9 +124,23 @@ fn evaluate(args: &Args) -> anyhow::Result<ReplayReport> {
     let (baseline, proposed) = (routing(&args.baseline)?, routing(&args.weights)?);
     let trace = args.capture.read(args.turns)?;
     let fleet = args.fleet.fleet(config, &trace);
-    let in_force = (fleet.settings.clone(), fleet.utilisation_window);
-    let baseline = baseline.unwrap_or_else(|| in_force.clone());
-    let proposed = proposed.unwrap_or_else(|| baseline.clone());
+    let in_force = Tried {
+        cache: args.cache.unwrap_or(fleet.in_force().cache),
+        ..fleet.in_force()
+    };
+    let under = |routing: Option<(Settings, Millis)>, otherwise: &Tried| match routing {
+        None => otherwise.clone(),
+        Some((settings, utilisation_window)) => Tried {
+            settings,
+            utilisation_window,
+            cache: otherwise.cache,
+        },
+    };
+    let baseline = under(baseline, &in_force);
+    let mut proposed = under(proposed, &baseline);
+    if let Some(rule) = args.hint_rule {
+        proposed.cache = fleet.cache_under(rule);
+    }
     let base = args.base(&fleet);
     let workload = workload(&trace, &fleet).context("this capture cannot be played")?;
     let mut progress = Progress::new(5 * workload.len() as u64, "choices");
@@ -146,7 +165,6 @@ fn evaluate(args: &Args) -> anyhow::Result<ReplayReport> {
 impl Args {
     fn base(&self, fleet: &ReplayFleet) -> FleetConfig {
         FleetConfig {
-            cache: self.cache.unwrap_or_else(|| fleet.cache()),
             pace: match (self.pace.load, self.pace.speed) {
                 (Some(load), _) => Pace::Load(load),
                 (None, speed) => Pace::Speed(speed.unwrap_or(1.0)),

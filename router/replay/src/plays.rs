@@ -7,7 +7,7 @@ use policy::cost::PrefillCost;
 use policy::route::Settings;
 use policy::stats::median;
 use policy::units::{Millis, Tokens};
-use simulator::fleet::{Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
+use simulator::fleet::{CacheRule, Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
 use simulator::trace::Turn;
 use simulator::trace_source::Trace;
 
@@ -16,8 +16,16 @@ use super::compare::{self, ReplayReport};
 use super::fleet::ReplayFleet;
 use super::played::{Played, RetainedDecisions};
 
-/// Policy and weights, and the window over which utilisation is measured.
-pub(super) type Tried = (Settings, Millis);
+/// The settings of a play.
+#[derive(Clone, Debug)]
+pub(super) struct Tried {
+    /// Policy and weights.
+    pub(super) settings: Settings,
+    /// Window over which utilisation is measured.
+    pub(super) utilisation_window: Millis,
+    /// What the workers evict first.
+    pub(super) cache: CacheRule,
+}
 
 #[derive(Debug)]
 pub(super) enum Stopped {
@@ -99,10 +107,11 @@ impl<'a> Plays<'a> {
         ))
     }
 
-    fn under(&self, (settings, utilisation_window): Tried) -> FleetConfig {
+    fn under(&self, tried: Tried) -> FleetConfig {
         FleetConfig {
-            settings,
-            utilisation_window,
+            settings: tried.settings,
+            utilisation_window: tried.utilisation_window,
+            cache: tried.cache,
             ..self.base.clone()
         }
     }
@@ -133,7 +142,6 @@ impl<'a> Plays<'a> {
 pub(super) fn base(fleet: &ReplayFleet) -> FleetConfig {
     FleetConfig {
         workers: fleet.specs(),
-        cache: fleet.cache(),
         target: fleet.target,
         pace: Pace::Speed(1.0),
         // Arrivals come from the capture without jitter.

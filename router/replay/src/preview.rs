@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use policy::hint_rule::HintRule;
 use policy::route::Settings;
 use simulator::fleet::{FleetConfig, WorkloadError};
 use simulator::trace_file::TraceFileError;
 use simulator::trace_source::Trace;
 
 use super::fleet::ReplayFleet;
-use super::plays::{Plays, Stopped, base, workload};
+use super::plays::{Plays, Stopped, Tried, base, workload};
 use super::table::remedy;
 
 /// Share of captured turns, from the first, that fill the caches and are not counted.
@@ -35,13 +36,13 @@ pub enum PreviewError {
     Unwritable(#[from] serde_json::Error),
 }
 
-/// Compares the settings in force with others, on captured turns and this fleet. Returns the report of
+/// Compares the settings in force with others, or with another rule of hints, on captured turns and this fleet. Returns the report of
 /// `tailroute replay --json`, `anyway` even if the simulation does not reproduce what was measured. Fails if the turns
 /// are no valid trace, cannot be played or reproduced, or take longer than `limit`.
 pub fn preview(
     capture: &[u8],
     fleet: &ReplayFleet,
-    proposed: Settings,
+    (settings, hint_rule): (Option<Settings>, Option<HintRule>),
     anyway: bool,
     limit: Duration,
 ) -> Result<serde_json::Value, PreviewError> {
@@ -59,9 +60,13 @@ pub fn preview(
             ControlFlow::Break(())
         }
     };
-    let window = fleet.utilisation_window;
-    let in_force = (fleet.settings.clone(), window);
-    let tried = [in_force.clone(), in_force, (proposed, window)];
+    let in_force = fleet.in_force();
+    let proposed = Tried {
+        settings: settings.unwrap_or_else(|| in_force.settings.clone()),
+        cache: hint_rule.map_or(in_force.cache, |rule| fleet.cache_under(rule)),
+        ..in_force.clone()
+    };
+    let tried = [in_force.clone(), in_force, proposed];
     match Plays::new(&trace, fleet, &workload, base).report(tried, !anyway, &mut step) {
         Ok(report) => Ok(serde_json::to_value(report)?),
         Err(Stopped::Interrupted) => Err(PreviewError::TooLong(limit)),
@@ -89,7 +94,7 @@ mod tests {
             preview(
                 capture.as_bytes(),
                 &fleet,
-                Settings::default(),
+                (Some(Settings::default()), None),
                 false,
                 Duration::from_secs(limit),
             )

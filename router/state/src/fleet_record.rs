@@ -4,6 +4,7 @@ use fleet::Worker;
 use fleet::dialect::trims;
 use fleet::overrides::AdminState;
 use policy::fleet_record::{CapacitySource, CostSource, FleetRecord, WorkerRecord};
+use policy::hint_rule::HintRule;
 use policy::units::{Millis, Tokens};
 
 use crate::Routing;
@@ -30,7 +31,7 @@ impl Routing {
         let live = self.live();
         let follow = workers
             .iter()
-            .filter(|worker| trims(&*worker.dialect(), &live.hints))
+            .filter(|worker| trims(&*worker.dialect(), HintRule::default(), &live.hints))
             .count();
         let (revision, _) = self.policy.now();
         let since_ms = revision.since_unix_ms as f64 - self.clock.unix_ms(Millis::ZERO);
@@ -44,6 +45,7 @@ impl Routing {
             next_prompt_tokens: self.next_prompt(),
             // The simulated workers all behave alike in this.
             follows_hints: 2 * follow > workers.len(),
+            hint_rule: live.hints.rule,
             workers: workers.iter().map(|worker| self.worker_record(worker)).collect(),
         })
     }

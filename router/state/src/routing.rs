@@ -117,14 +117,14 @@ impl Routing {
     #[must_use]
     pub fn makes_room_on(&self, worker: &Worker) -> bool {
         let live = self.live();
-        live.hints.rule.names_ends() && live.hints.out_of_band && worker.hears_hints()
+        live.hints.rule_of(worker.name()).names_ends() && live.hints.out_of_band && worker.hears_hints()
     }
 
     /// Returns whether a worker is to evict by the ξ it is told, unless the guard pauses that: by the rule in force, or
     /// because it takes no hint that names an end.
     #[must_use]
     pub fn evicts_by_xi(&self, worker: &Worker) -> bool {
-        let rule = self.live().hints.rule;
+        let rule = self.live().hints.rule_of(worker.name());
         worker.takes_objective() && (rule.is_t_lru() || (rule != HintRule::Off && !worker.hears_hints()))
     }
 

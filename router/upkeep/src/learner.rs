@@ -116,7 +116,7 @@ fn apply(proxy: &Proxy, observation: &Observation) {
     room::learn(routing, worker, observation, *key, turns);
     let (rule, out_of_band) = {
         let hints = &routing.live().hints;
-        (hints.rule, hints.out_of_band)
+        (hints.rule_of(worker.name()), hints.out_of_band)
     };
     if rule == HintRule::Off {
         return;
@@ -325,7 +325,7 @@ pub(super) fn queue_objective(routing: &Routing, worker: &Worker) {
         false => Tokens::ZERO,
     };
     routing.feedback.objectives.publish_tail(worker.id, tail);
-    if worker.takes_objective() && routing.live().hints.rule != HintRule::Off {
+    if worker.takes_objective() && routing.live().hints.rule_of(worker.name()) != HintRule::Off {
         worker.hints.objective(routing.clock.now(), objective);
     }
 }

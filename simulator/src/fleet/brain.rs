@@ -15,6 +15,7 @@ use policy::index::Reach;
 use policy::residency::Reservation;
 use policy::route::{self, Decision, Snapshot, WorkerView};
 use policy::slo;
+use policy::slo::feedback::{Objective, ObjectiveFeedback, ServedTurn};
 use policy::tail::{Answered, Begun, Class, Tail};
 use policy::units::{Millis, Tokens};
 
@@ -28,6 +29,7 @@ pub(super) struct Load {
     learned: LearnedCost,
     /// Time of the worker's last first token: the earliest start of the next prefill.
     last_first_token: Millis,
+    feedback: ObjectiveFeedback,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +59,7 @@ pub(super) struct Brain<'a> {
     pub(super) foreign: FxHashMap<u32, Foreign>,
     last_turn: FxHashMap<ConversationId, LastTurn>,
     homes: ConversationCounts,
-    /// Under [`CacheRule::Tail`]: silent conversations, by their last turn.
+    /// Under rules that name ends: silent conversations, by their last turn.
     tail: Option<Tail<u32>>,
     pub(super) sequence: u64,
     reach: Reach,
@@ -111,6 +113,7 @@ impl<'a> Brain<'a> {
             ready: true,
             learned: LearnedCost::new(worker.cost),
             last_first_token: Millis::ZERO,
+            feedback: ObjectiveFeedback::default(),
         };
         Self {
             loads: config.workers.iter().map(load).collect(),
@@ -118,7 +121,7 @@ impl<'a> Brain<'a> {
             foreign: FxHashMap::default(),
             last_turn: FxHashMap::default(),
             homes: ConversationCounts::new(config.utilisation_window),
-            tail: (config.cache == CacheRule::Tail).then(|| tail_of(&capacities, config.mu)),
+            tail: config.cache.names_ends().then(|| tail_of(&capacities, config.mu)),
             sequence: 0,
             reach: Reach::new(),
             resident: Vec::new(),
@@ -272,10 +275,25 @@ impl<'a> Brain<'a> {
             }
             CacheRule::Lru
             | CacheRule::Tail
+            | CacheRule::AdaptiveTLru
+            | CacheRule::Both
             | CacheRule::Threshold(_)
             | CacheRule::EndLru
             | CacheRule::Ranked(_) => Tokens::ZERO,
         }
+    }
+
+    /// Returns what a worker's adaptive ξ leaves over of a conversation.
+    fn left_over(&mut self, now: Millis, worker: usize) -> Tokens {
+        let is_paused = self.tail.as_ref().is_some_and(|tail| !tail.guard().allows());
+        if is_paused {
+            return Tokens::ZERO;
+        }
+        let (target, load) = (&self.config.target, &mut self.loads[worker]);
+        let told = load
+            .feedback
+            .tell(now, &load.learned.cost(), target.share, &[target.ttft]);
+        slo::evict_first_tail(told.xi_tokens, target.next_prompt)
     }
 
     /// Records a turn's first token. The engine reports the cached tokens, so the prefill time is known too: a worker
@@ -294,6 +312,20 @@ impl<'a> Brain<'a> {
         load.first_token(now, sent.turn, sent.ticket.take());
         let ttft = now.saturating_sub(arrived);
         let prefill = load.learned.cost().prefill(uncached, cached);
+        if self.config.cache.adapts_xi() {
+            let target = &self.config.target;
+            let turn = ServedTurn {
+                at: now,
+                wait: ttft.saturating_sub(prefill),
+                ttft,
+                uncached,
+                cached,
+                objective: item
+                    .objective
+                    .map_or(Objective::Configured(0), Objective::Requested),
+            };
+            load.feedback.served(turn, target.share, &[target.ttft]);
+        }
         if let Some(tail) = &mut self.tail {
             let begun = Begun {
                 compared: sent.hold.as_ref().and_then(Reservation::compared),
@@ -326,6 +358,7 @@ impl<'a> Brain<'a> {
     ) -> Tokens {
         let total = item.prompt + item.response;
         let evict_first = match (self.config.cache, next_prompt) {
+            (CacheRule::AdaptiveTLru | CacheRule::Both, _) => self.left_over(now, sent.worker),
             (CacheRule::Threshold(least), _) if total < least => total,
             (CacheRule::EndLru | CacheRule::LengthAware, None) => total,
             (CacheRule::LengthAware, Some(next)) => sent.evict_first.saturating_sub(next),

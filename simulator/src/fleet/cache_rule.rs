@@ -22,6 +22,10 @@ pub enum CacheRule {
     TLruAt(Tokens),
     /// Queue-aware T-LRU ([`policy::tail`]): the ends of least value, marked just in time.
     Tail,
+    /// Blocks past the budget of each worker's adaptive ξ ([`policy::slo::feedback`]).
+    AdaptiveTLru,
+    /// Queue-aware T-LRU, and blocks past the budget of each worker's adaptive ξ.
+    Both,
     /// Conversations shorter than this.
     Threshold(Tokens),
     /// Conversations after their last turn (hindsight).
@@ -32,10 +36,24 @@ pub enum CacheRule {
     Ranked(RankedRule),
 }
 
+impl CacheRule {
+    /// Returns whether the ends of least value are named just in time.
+    #[must_use]
+    pub fn names_ends(self) -> bool {
+        matches!(self, Self::Tail | Self::Both)
+    }
+
+    /// Returns whether workers evict by an adaptive ξ.
+    #[must_use]
+    pub fn adapts_xi(self) -> bool {
+        matches!(self, Self::AdaptiveTLru | Self::Both)
+    }
+}
+
 /// The error for an unknown rule name.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{0}` is not a cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, threshold-lru[:TOKENS], end-lru, length-aware"
+    "`{0}` is not a cache policy of a fleet; there are lru, t-lru[:TOKENS], tail, adaptive-t-lru, both, threshold-lru[:TOKENS], end-lru, length-aware"
 )]
 pub struct UnknownCacheRule(pub String);
 
@@ -46,6 +64,8 @@ impl fmt::Display for CacheRule {
             Self::TLru => f.write_str("t-lru"),
             Self::TLruAt(xi) => write!(f, "t-lru:{}", xi.0),
             Self::Tail => f.write_str("tail"),
+            Self::AdaptiveTLru => f.write_str("adaptive-t-lru"),
+            Self::Both => f.write_str("both"),
             Self::Threshold(tokens) => write!(f, "threshold-lru:{}", tokens.0),
             Self::EndLru => f.write_str("end-lru"),
             Self::LengthAware => f.write_str("length-aware"),
@@ -62,6 +82,8 @@ impl FromStr for CacheRule {
             "lru" => Ok(Self::Lru),
             "t-lru" => Ok(Self::TLru),
             "tail" => Ok(Self::Tail),
+            "adaptive-t-lru" => Ok(Self::AdaptiveTLru),
+            "both" => Ok(Self::Both),
             "threshold-lru" => Ok(Self::Threshold(Tokens(1024))),
             // Alias: the private-cache policy of this name, which also keeps budgets.
             "end-lru" | "end-aware" => Ok(Self::EndLru),

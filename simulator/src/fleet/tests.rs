@@ -321,7 +321,7 @@ proptest! {
         ]),
         cache in prop::sample::select(vec![
             CacheRule::Lru, CacheRule::TLru, CacheRule::Tail, CacheRule::LengthAware, CacheRule::Threshold(Tokens(900)),
-            CacheRule::EndLru,
+            CacheRule::EndLru, CacheRule::AdaptiveTLru, CacheRule::Both,
         ]),
         order in prop::sample::select(vec![Order::Fifo, Order::Sjf, Order::Edf]),
         decode_ms in prop::sample::select(vec![0.0, 3.0]),

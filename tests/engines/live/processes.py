@@ -210,10 +210,10 @@ class Router:
         port, admin = free_port(), free_port()
         self.url, self.admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin}"
         self.v1 = f"{self.url}/v1"
-        config = LOGS / f"{name}.toml"
+        self._config = LOGS / f"{name}.toml"
         LOGS.mkdir(parents=True, exist_ok=True)
-        config.write_text(_config(engines, port, admin, dialect=dialect, **settings))
-        self.process = Process(name, [str(ROUTER), "serve", "--config", str(config)], {})
+        self._config.write_text(_config(engines, port, admin, dialect=dialect, **settings))
+        self.process = Process(name, [str(ROUTER), "serve", "--config", str(self._config)], {})
         # An engine that is short of time may say what it understands only when it is asked again.
         self._dialects = {engine.name: engine.dialect if dialect == "auto" else dialect for engine in engines}
         until(f"{name} to be ready and to know what its workers understand: {self._dialects}", self._is_ready)
@@ -230,6 +230,12 @@ class Router:
 
     def metric(self, name: str, **labels: str) -> float:
         return metric(f"{self.admin}/metrics", name, **labels)
+
+    def change(self, line: str, to: str) -> None:
+        """Changes a line of the configuration, which the router reads when the file changes."""
+        config = self._config.read_text()
+        assert config.count(line) == 1, line
+        self._config.write_text(config.replace(line, to))
 
     def cost(self) -> dict[str, float]:
         """What a prefill costs on its worker, as it believes by now."""

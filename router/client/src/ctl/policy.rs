@@ -5,6 +5,7 @@ mod show;
 
 use anyhow::Context as _;
 use http::Method;
+use policy::hint_rule::HintRule;
 use serde_json::{Value, json};
 
 use self::settings::apply;
@@ -56,8 +57,11 @@ pub(super) enum Policy {
     )]
     Preview {
         /// The changes, each as KEY=VALUE.
-        #[arg(required = true, value_name = "KEY=VALUE")]
+        #[arg(required_unless_present = "hint_rule", value_name = "KEY=VALUE")]
         changes: Vec<String>,
+        /// Rule of hints to preview: queue-aware, t-lru, both or off; that in force unless given.
+        #[arg(long)]
+        hint_rule: Option<HintRule>,
         /// Number of newest turns to replay; 5,000 unless given.
         #[arg(long)]
         turns: Option<u32>,
@@ -111,11 +115,13 @@ pub(super) async fn run(client: &Client, what: Policy) -> anyhow::Result<Command
         }
         Policy::Preview {
             changes,
+            hint_rule,
             turns,
             anyway,
         } => {
             let (_, settings, _) = changed(client, &changes).await?;
-            let body = json!({ "settings": settings, "turns": turns, "anyway": anyway });
+            let body =
+                json!({ "settings": settings, "hint_rule": hint_rule, "turns": turns, "anyway": anyway });
             let answer = client
                 .send(Method::POST, "/admin/v1/policy/preview", &body)
                 .await?;

@@ -16,6 +16,7 @@ const EVERYTHING: Tokens = Tokens(1_000_000_000);
 /// requests; else the free tail of the turn's class.
 pub(super) fn evict_first(routing: &Routing, turn: &Turn, worker: &Worker, prompt: Tokens) -> Tokens {
     let (hints, dialect) = (&turn.live.hints, worker.dialect());
+    let rule = hints.rule_of(worker.name());
     let told = || worker.hints.sent_tail(routing.clock.now());
     let ours = || routing.feedback.objectives.tail(worker.id);
     if let Some(tail) = dialect.own_tail(&OwnTail {
@@ -24,13 +25,13 @@ pub(super) fn evict_first(routing: &Routing, turn: &Turn, worker: &Worker, promp
     }) {
         return tail;
     }
-    if !is_told(&*dialect, hints) {
+    if !is_told(&*dialect, rule, hints) {
         return Tokens::ZERO;
     }
     if turn.last {
         return EVERYTHING;
     }
-    if hints.rule.is_t_lru() {
+    if rule.is_t_lru() {
         return match dialect.takes_objective() {
             true => told().unwrap_or_default(),
             false => ours(),

@@ -67,8 +67,9 @@ impl Flight {
 /// Adds the conversation's hint to the request, if the worker accepts hints there.
 fn carry_hint(headers: &mut HeaderMap, body: Bytes, turn: &Turn, choice: &Choice) -> Bytes {
     let hints = &turn.live.hints;
-    let is_heard = hints.rule != HintRule::Off && hints.in_request && turn.endpoint.generates();
-    let evicts_by_xi = hints.rule.is_t_lru() && !turn.last && choice.worker.takes_objective();
+    let rule = hints.rule_of(choice.worker.name());
+    let is_heard = rule != HintRule::Off && hints.in_request && turn.endpoint.generates();
+    let evicts_by_xi = rule.is_t_lru() && !turn.last && choice.worker.takes_objective();
     if !is_heard || evicts_by_xi || choice.evict_first == Tokens::ZERO {
         return body;
     }
