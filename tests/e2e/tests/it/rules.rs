@@ -124,6 +124,20 @@ async fn a_rule_takes_effect_while_the_router_serves() {
 }
 
 #[tokio::test]
+async fn a_single_worker_has_a_rule_of_its_own() {
+    let fleet = Fleet::start(vec![quick(); 2], |_| {}).await;
+    let name = fleet.router.parts().state.routing.fleet.workers()[0]
+        .name()
+        .to_owned();
+    reload(&fleet, |config| {
+        config.hints.workers.insert(name.clone(), HintRule::TLru);
+    });
+    let evicts_by_xi = |engine| told(&fleet, engine).map(|told| told.t_lru);
+    until("one worker evicts by ξ", || evicts_by_xi(0) == Some(true)).await;
+    until("the other is told", || evicts_by_xi(1) == Some(false)).await;
+}
+
+#[tokio::test]
 async fn by_t_lru_worker_and_mirror_give_up_the_same_tail() {
     let fleet = Fleet::start(vec![quick()], |config| {
         config.hints.rule = HintRule::TLru;

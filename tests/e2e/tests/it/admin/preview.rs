@@ -74,6 +74,14 @@ async fn a_preview_replays_captured_turns_under_both_policies() {
         report["baseline"]["hit_ratio"].as_f64() > report["proposed"]["hit_ratio"].as_f64(),
         "conversations that go anywhere find less of what they said"
     );
+    let unhinted = json!({ "hint_rule": "off", "anyway": true });
+    let answer = ask(&fleet, ("POST", PREVIEW), &[], Some(&unhinted)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let caches = ["baseline", "proposed"].map(|side| answer.json()[side]["cache"].clone());
+    assert_eq!(caches, ["tail", "lru"]);
+    let unknown = json!({ "hint_rule": "mru" });
+    let answer = ask(&fleet, ("POST", PREVIEW), &[], Some(&unknown)).await;
+    assert_eq!(answer.status, 400, "{}", answer.text());
     assert_eq!(get(&fleet, super::POLICY).await["revision"], 1);
     // The captured turns, as a trace for `tailroute replay`.
     let stopped = ask(&fleet, ("POST", "/admin/v1/capture/stop"), &[], Some(&why))
