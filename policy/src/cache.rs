@@ -25,6 +25,8 @@ mod room;
 mod slab;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod naive;
 #[cfg(test)]
 mod tests;

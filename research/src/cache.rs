@@ -20,6 +20,8 @@ pub mod end_aware;
 pub mod et_lru;
 pub mod flop_aware;
 pub mod gdfs;
+#[cfg(test)]
+mod golden;
 pub mod length_aware;
 mod lengths;
 pub mod lru;
