@@ -147,7 +147,7 @@ impl Twin {
             (true, false) => 0.0,
             (false, _) => -STEP * (1.0 - SHARE),
         };
-        self.margin_lost = (self.margin_lost + change).max(0.0).min(1.0);
+        self.margin_lost = (self.margin_lost + change).clamp(0.0, 1.0);
         self.turns.push(turn);
     }
 

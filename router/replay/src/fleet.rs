@@ -14,7 +14,6 @@ use simulator::trace_source::Trace;
 use state::State;
 
 use super::costs::{CostsFrom, SimWorker};
-use super::plays::Tried;
 
 const WORKERS: u32 = 4;
 /// Default number of blocks of each cache.
@@ -71,6 +70,17 @@ pub struct ReplayFleet {
     follows_hints: bool,
     /// Rule of the hints.
     hint_rule: HintRule,
+}
+
+/// The settings of a play.
+#[derive(Clone, Debug)]
+pub(super) struct Tried {
+    /// Policy and weights.
+    pub(super) settings: Settings,
+    /// Window over which utilisation is measured.
+    pub(super) utilisation_window: Millis,
+    /// What the workers evict first.
+    pub(super) cache: CacheRule,
 }
 
 /// Turns that keep their captured objective.

@@ -35,9 +35,9 @@ use simulator::progress::Progress;
 use simulator::trace_source::TraceSource;
 
 use self::compare::ReplayReport;
-use self::fleet::FleetArgs;
 pub use self::fleet::ReplayFleet;
-use self::plays::{Plays, Stopped, Tried, workload};
+use self::fleet::{FleetArgs, Tried};
+use self::plays::{Plays, Stopped, workload};
 pub use self::preview::{PreviewError, preview};
 
 /// Evaluate other weights on a capture

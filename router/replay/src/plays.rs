@@ -4,28 +4,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use policy::cost::PrefillCost;
-use policy::route::Settings;
 use policy::stats::median;
-use policy::units::{Millis, Tokens};
-use simulator::fleet::{CacheRule, Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
+use policy::units::Tokens;
+use simulator::fleet::{Decode, FleetConfig, Pace, Workload, WorkloadError, run_while};
 use simulator::trace::Turn;
 use simulator::trace_source::Trace;
 
 use super::check::Check;
 use super::compare::{self, ReplayReport};
-use super::fleet::ReplayFleet;
+use super::fleet::{ReplayFleet, Tried};
 use super::played::{Played, RetainedDecisions};
-
-/// The settings of a play.
-#[derive(Clone, Debug)]
-pub(super) struct Tried {
-    /// Policy and weights.
-    pub(super) settings: Settings,
-    /// Window over which utilisation is measured.
-    pub(super) utilisation_window: Millis,
-    /// What the workers evict first.
-    pub(super) cache: CacheRule,
-}
 
 #[derive(Debug)]
 pub(super) enum Stopped {

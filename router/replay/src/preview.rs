@@ -9,8 +9,8 @@ use simulator::fleet::{FleetConfig, WorkloadError};
 use simulator::trace_file::TraceFileError;
 use simulator::trace_source::Trace;
 
-use super::fleet::ReplayFleet;
-use super::plays::{Plays, Stopped, Tried, base, workload};
+use super::fleet::{ReplayFleet, Tried};
+use super::plays::{Plays, Stopped, base, workload};
 use super::table::remedy;
 
 /// Share of captured turns, from the first, that fill the caches and are not counted.
