@@ -5,6 +5,8 @@
 //! T-LRU applies at eviction: when the objective changes or expires, finished turns are judged anew, the least recently
 //! used first. A judgement uses the blocks, so those of turns without a session count as older.
 
+use std::time::Instant;
+
 use policy::cache::{Change, Keep, Lease, Piece, PrefixCache};
 use policy::ids::PrefixHash;
 use policy::units::{Millis, Tokens};
@@ -47,6 +49,8 @@ pub(crate) struct Memory {
     objective: Option<Objective>,
     /// Time at which the objective expires.
     expires: Option<Millis>,
+    /// When the newest objective came.
+    told: Option<Instant>,
     newest_epoch: u64,
     /// Who marked a block evict-first.
     marks: FxHashMap<PrefixHash, Cause>,
@@ -76,6 +80,7 @@ impl Memory {
             sessions: Sessions::new(config.max_sessions),
             objective,
             expires: None,
+            told: None,
             newest_epoch: 0,
             marks: FxHashMap::default(),
             changes: Vec::new(),
@@ -91,6 +96,10 @@ impl Memory {
 
     pub(crate) fn sessions_known(&self) -> usize {
         self.sessions.len()
+    }
+
+    pub(crate) fn objective_age_s(&self) -> Option<f64> {
+        self.told.map(|told| told.elapsed().as_secs_f64())
     }
 
     pub(crate) fn objective(&self) -> Option<Objective> {
@@ -192,6 +201,7 @@ impl Memory {
             return false;
         }
         self.newest_epoch = objective.epoch;
+        self.told = Some(Instant::now());
         self.expires = objective.ttl_ms.map(|ttl| now + Millis(ttl * wall_ms));
         self.replace_objective(Some(objective));
         true

@@ -43,6 +43,8 @@ pub struct Stats {
     pub sessions: usize,
     pub memory: MemoryCounters,
     pub objective: Option<Objective>,
+    /// Seconds since the newest objective came, in force or not.
+    pub objective_age_s: Option<f64>,
 }
 
 impl Stats {
@@ -70,6 +72,7 @@ impl Stats {
             sessions: scheduler.memory.sessions_known(),
             memory: scheduler.memory.counters,
             objective: scheduler.memory.objective(),
+            objective_age_s: scheduler.memory.objective_age_s(),
         }
     }
 }

@@ -33,9 +33,11 @@ const FEWEST_TURNS: usize = 20;
 struct Try {
     /// Policy to evaluate, with all of its weights; that in force unless given.
     #[serde(default)]
+    #[schemars(with = "PolicyDocument")]
     settings: Option<PolicyDocument>,
     /// Rule of hints to evaluate; that in force unless given.
     #[serde(default)]
+    #[schemars(with = "HintRule")]
     hint_rule: Option<HintRule>,
     /// Number of the newest captured turns to replay; 5,000 unless given, and fewer with many workers.
     #[serde(default)]

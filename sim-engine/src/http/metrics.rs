@@ -124,6 +124,24 @@ fn own(page: &mut Page, stats: &Stats, counters: &Counters) {
             ("unknown", memory.hints_unknown),
         ],
     );
+    // By the names of the plugin for vLLM.
+    page.counters(
+        "tailroute:evicted_first_tokens_total",
+        "cause",
+        [
+            ("xi", memory.tokens_freed_by_xi),
+            ("hint", memory.tokens_freed_by_hints),
+        ],
+    );
+    if let Some(objective) = &stats.objective {
+        page.gauge("tailroute:objective_xi_tokens", objective.xi_tokens);
+        page.gauge("tailroute:objective_next_prompt_tokens", objective.next_prompt_tokens);
+        page.gauge("tailroute:objective_epoch", objective.epoch);
+        page.gauge("tailroute:objective_t_lru", u8::from(objective.t_lru));
+    }
+    if let Some(age_s) = stats.objective_age_s {
+        page.gauge("tailroute:objective_age_seconds", age_s);
+    }
 }
 
 fn ttft(page: &mut Page, counters: &Counters) {

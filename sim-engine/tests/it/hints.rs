@@ -83,6 +83,12 @@ async fn the_header_and_the_objective_mark_at_release() {
         (&answer["applied"], &answer["objective"]["epoch"]),
         (&json!(false), &json!(3))
     );
+    let (_, page) = call(&engine, "GET", "/metrics", &[], &Value::Null).await;
+    let page = page.as_str().unwrap();
+    for (name, value) in [("xi_tokens", 60), ("epoch", 3), ("t_lru", 1)] {
+        let line = format!("\ntailroute:objective_{name}{{engine=\"0\",model_name=\"sim\"}} {value}\n");
+        assert!(page.contains(&line), "{line} {page}");
+    }
 }
 
 #[tokio::test]
