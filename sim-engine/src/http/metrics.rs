@@ -135,7 +135,10 @@ fn own(page: &mut Page, stats: &Stats, counters: &Counters) {
     );
     if let Some(objective) = &stats.objective {
         page.gauge("tailroute:objective_xi_tokens", objective.xi_tokens);
-        page.gauge("tailroute:objective_next_prompt_tokens", objective.next_prompt_tokens);
+        page.gauge(
+            "tailroute:objective_next_prompt_tokens",
+            objective.next_prompt_tokens,
+        );
         page.gauge("tailroute:objective_epoch", objective.epoch);
         page.gauge("tailroute:objective_t_lru", u8::from(objective.t_lru));
     }
