@@ -81,7 +81,7 @@ async fn a_preview_replays_captured_turns_under_both_policies() {
     assert_eq!(caches, ["tail", "lru"]);
     let unknown = json!({ "hint_rule": "mru" });
     let answer = ask(&fleet, ("POST", PREVIEW), &[], Some(&unknown)).await;
-    assert_eq!(answer.status, 400, "{}", answer.text());
+    assert_eq!(answer.status, 422, "{}", answer.text());
     assert_eq!(get(&fleet, super::POLICY).await["revision"], 1);
     // The captured turns, as a trace for `tailroute replay`.
     let stopped = ask(&fleet, ("POST", "/admin/v1/capture/stop"), &[], Some(&why))
