@@ -6,16 +6,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What workers evict before the least recently used.
+/// The blocks that workers evict before the least recently used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HintRule {
     /// Ends of conversations that the router names when a worker needs room: those of least value, queues included.
     #[default]
     QueueAware,
-    /// What the worker's objective leaves over: of a conversation of L tokens, those past L + Q̂ − ξ.
+    /// Tokens that the worker's objective leaves over: of a conversation of L tokens, those past L + Q̂ − ξ.
     TLru,
-    /// The ends that the router names, and what the worker's objective leaves over.
+    /// The ends that the router names, and the tokens that the worker's objective leaves over.
     Both,
     /// Nothing: no hint and no objective is sent.
     Off,

@@ -40,7 +40,7 @@ impl Default for Learning {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Hints {
-    /// What workers evict first.
+    /// Rule by which workers evict before the least recently used.
     pub rule: HintRule,
     /// The rule of single workers in place of `rule`, by the worker's name.
     pub workers: BTreeMap<String, HintRule>,
