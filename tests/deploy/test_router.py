@@ -218,6 +218,7 @@ CHANGES = [
     {"config": {"workers": WORKERS[:1]}},
     {"config": {"workers": WORKERS, "health": {"interval_ms": 3000}}},
     {"config": {"workers": WORKERS, "hints": {"rule": "off"}}},
+    {"config": {"workers": WORKERS, "hints": {"protect_from": 4}}},
     {"config": {"workers": WORKERS, "learning": {"costs": False}}},
     {"config": {"workers": WORKERS, "failure": {"slow_start_s": 1}}},
     {"config": {"workers": WORKERS, "http": {"forwarded": "off"}}},

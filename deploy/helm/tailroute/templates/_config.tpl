@@ -74,6 +74,7 @@ when these change.
 {{- $all := include "tailroute.settings" . | fromJson }}
 {{- $_ := set $all "routing" (pick (default dict $all.routing) "utilisation_window_s" "tokens_per_byte") }}
 {{- $_ := set $all "limits" (pick $all.limits "max_connections" "max_header_bytes" "header_timeout_s" "connect_timeout_s") }}
+{{- $_ := set $all "hints" (pick (default dict $all.hints) "protect_from") }}
 {{- $_ := set $all "log" (pick (default dict $all.log) "format") }}
 {{- $_ := set $all "admin" (omit $all.admin "open_metrics") }}
 {{- toJson (omit $all "objective" "admission" "keys") | sha256sum }}
