@@ -60,8 +60,8 @@ def network(folder):
 
 
 def hosts(text, folder):
-    """Replaces /etc/hosts by mounting a copy of /etc: a mount over the file itself fails where a container runtime has mounted
-    a file there and deleted it since."""
+    """Replaces /etc/hosts by mounting a copy of /etc. A mount over the file itself fails where a file that has been deleted since
+    is mounted there."""
     before, etc = folder / "etc-before", folder / "etc"
     before.mkdir()
     etc.mkdir()
