@@ -129,6 +129,8 @@ pub struct Answered<P> {
     pub class: Class,
     /// Length of the conversation, response included.
     pub length: Tokens,
+    /// The turn's time-to-first-token objective.
+    pub objective: Millis,
     /// The caller's handle.
     pub what: P,
 }
@@ -205,7 +207,7 @@ impl<P: Clone> Tail<P> {
     /// Returns the next trim on a worker, of about `need` tokens, or `None` if no end is left.
     pub fn next(&mut self, now: Millis, worker: WorkerId, need: Tokens) -> Option<Trim<P>> {
         let slot = self.workers.get_mut(worker.index())?;
-        let trim = slot.ends.next(now, need, &self.returns, &self.harm)?;
+        let trim = slot.ends.next(now, need, &self.returns, self.harm.on(worker))?;
         slot.price += (trim.worth.value - slot.price) / 32.0;
         Some(trim)
     }
@@ -217,7 +219,7 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Records `stored` tokens in a full cache that evicts ends by itself; these ends price [`Tail::free_tail`].
+    /// Records `stored` tokens in a full cache that evicts ends by itself; these ends price [`Tail::free_tails`].
     pub fn displaced(&mut self, now: Millis, worker: WorkerId, stored: Tokens) {
         let mut left = stored;
         while left > Tokens::ZERO
@@ -227,16 +229,26 @@ impl<P: Clone> Tail<P> {
         }
     }
 
-    /// Returns the tokens at the end of a conversation of this class that, once it is silent, are worth less than the
+    /// Returns for each class the tokens at the end of a conversation that, once it is silent, are worth less than the
     /// ends given up lately. Used where a hint can only be sent with the request.
-    pub fn free_tail(&self, worker: WorkerId, class: Class) -> Tokens {
-        if !self.guard.allows() {
-            return Tokens::ZERO;
-        }
+    pub fn free_tails(&self, worker: WorkerId) -> Vec<Tokens> {
+        let steps = match self.guard.allows() {
+            true => self.harm.on(worker).steps(),
+            false => Vec::new(),
+        };
         let price = self.workers.get(worker.index()).map_or(0.0, |slot| slot.price);
-        let rate = self.returns.rate(class, Millis::ZERO);
-        let tokens = self.harm.missing_worth(price / rate.max(f64::MIN_POSITIVE));
-        Tokens(tokens.min(1e9) as u64)
+        let free = |class| {
+            let rate = self.returns.rate(class, Millis::ZERO);
+            let harm = price / rate.max(f64::MIN_POSITIVE);
+            let next = steps.partition_point(|(_, cost)| *cost <= harm);
+            let tokens = match steps.get(next) {
+                Some((tokens, _)) => *tokens,
+                None if steps.is_empty() => 0.0,
+                None => f64::INFINITY,
+            };
+            Tokens(tokens.min(1e9) as u64)
+        };
+        Class::all().map(free).collect()
     }
 
     /// Adds the outcomes learned by another process.

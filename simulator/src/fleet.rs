@@ -40,7 +40,7 @@ mod tests;
 
 pub use cache_rule::{CacheRule, UnknownCacheRule};
 pub use ranked_cache::{BlockLease, RankedCache, RankedRule};
-pub use report::{FleetReport, TurnRecord};
+pub use report::{FleetReport, OwnObjective, TurnRecord};
 pub use routers::{Routers, Sharing};
 pub use run::{Choice, run, run_observed, run_while};
 pub use view::View;

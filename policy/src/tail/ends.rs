@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::lateness::LatenessCost;
+use super::lateness::{OnWorker, Silent};
 use super::returns::Returns;
 use super::{Answered, SAMPLE};
 use crate::units::{Millis, Tokens};
@@ -22,6 +22,8 @@ pub struct Worth {
     pub returns_per_s: f64,
     /// P with the tokens that are already missing.
     pub late: f64,
+    /// c: the cost of the end's last token, relative to a prompt's first.
+    pub per_token: f64,
     /// ε: late turns behind one, on average.
     pub epsilon: f64,
     /// κ: turns behind one, on average.
@@ -84,6 +86,13 @@ struct Candidate {
 }
 
 impl<P> End<P> {
+    fn silent(&self) -> Silent {
+        Silent {
+            length: self.of.length,
+            objective: self.of.objective,
+        }
+    }
+
     fn rate(&self, now: Millis, returns: &Returns) -> f64 {
         let stays = if self.moved { MOVED } else { 1.0 };
         stays * returns.rate(self.of.class, now.saturating_sub(self.of.at))
@@ -135,23 +144,24 @@ impl<P: Clone> Ends<P> {
         now: Millis,
         need: Tokens,
         returns: &Returns,
-        harm: &LatenessCost,
+        harm: OnWorker<'_>,
     ) -> Option<Trim<P>> {
         let (least, second, at) = self.least(now, returns, harm)?;
         let end = &mut self.ends[at];
         let worth = Worth {
             returns_per_s: least.rate * 1e3,
-            late: harm.late(end.given as f64),
+            late: harm.late(&end.silent(), end.given as f64),
+            per_token: harm.per_token(end.of.length.as_f64() - end.given as f64),
             epsilon: harm.epsilon(),
             kappa: harm.kappa(),
             value: least.value,
         };
         let before = end.of.length.saturating_sub(Tokens(end.given));
         // Continue up to the point where the next block is worth as much as the next conversation's.
-        let free = harm.missing_worth(second / least.rate.max(f64::MIN_POSITIVE));
         let step = (end.of.length.0 / STEPS).max(1);
         let most = end.given + need.0.max(step);
-        end.given = (free.min(1e12) as u64).clamp(end.given + step, most);
+        let worth_second = second / least.rate.max(f64::MIN_POSITIVE);
+        end.given = harm.missing_worth(&end.silent(), worth_second, end.given + step, most);
         let trim = Trim {
             conversation: end.of.conversation,
             length: end.of.length,
@@ -160,7 +170,7 @@ impl<P: Clone> Ends<P> {
             worth,
             what: end.of.what.clone(),
         };
-        let value = least.rate * harm.of_return(end.given as f64);
+        let value = least.rate * harm.of_return(&end.silent(), end.given as f64);
         for candidate in &mut self.sample {
             if candidate.conversation == trim.conversation {
                 candidate.value = value;
@@ -177,7 +187,7 @@ impl<P: Clone> Ends<P> {
         &mut self,
         now: Millis,
         returns: &Returns,
-        harm: &LatenessCost,
+        harm: OnWorker<'_>,
     ) -> Option<(Candidate, f64, usize)> {
         if self.drawn != now {
             self.sample.clear();
@@ -201,7 +211,7 @@ impl<P: Clone> Ends<P> {
         }
     }
 
-    fn draw(&mut self, now: Millis, returns: &Returns, harm: &LatenessCost) {
+    fn draw(&mut self, now: Millis, returns: &Returns, harm: OnWorker<'_>) {
         self.drawn = now;
         let all = self.ends.len() <= SAMPLE;
         for at in 0..self.ends.len().min(SAMPLE) {
@@ -211,7 +221,7 @@ impl<P: Clone> Ends<P> {
             self.sample.push(Candidate {
                 conversation: end.of.conversation,
                 rate,
-                value: rate * harm.of_return(end.given as f64),
+                value: rate * harm.of_return(&end.silent(), end.given as f64),
             });
         }
     }

@@ -53,6 +53,10 @@ pub struct Args {
     /// ξ: the time-to-first-token objective, in ms.
     #[arg(long, default_value = "1000", value_parser = simulator::args::positive)]
     xi_ms: f64,
+    /// A class of conversations with another objective: its share of conversations and the objective in ms, as
+    /// SHARE:MS.
+    #[arg(long, value_name = "SHARE:MS", value_parser = own_objective)]
+    strict: Option<(f64, Millis)>,
     /// Share of turns that must meet the objective.
     #[arg(long, default_value = "0.95", value_parser = simulator::args::positive)]
     share: f64,
@@ -211,6 +215,14 @@ fn routers(text: &str) -> Result<Routers, String> {
     Ok(Routers { count, sharing })
 }
 
+fn own_objective(text: &str) -> Result<(f64, Millis), String> {
+    let refused = || format!("`{text}`: SHARE:MS expected, SHARE below 1");
+    let (share, ms) = text.split_once(':').ok_or_else(refused)?;
+    let share = simulator::args::share(share).map_err(|_| refused())?;
+    let ms = simulator::args::positive(ms).map_err(|_| refused())?;
+    Ok((share, Millis(ms)))
+}
+
 #[derive(Clone, Copy, Debug)]
 struct FaultArg(Fault);
 
@@ -347,7 +359,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let trace = args.input.trace.read(args.input.turns)?;
     let block_tokens = args.block_tokens.or(trace.block_tokens).unwrap_or(BLOCK_TOKENS);
-    let workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
+    let mut workload = Workload::new(&trace.turns, block_tokens).context("this trace cannot be played")?;
+    if let Some((share, objective)) = args.strict {
+        let is_strict = |conversation: u64| {
+            (fleet::mix(conversation ^ fleet::mix(args.seed)) as f64) < share * u64::MAX as f64
+        };
+        workload = workload
+            .with_objectives(|at| is_strict(trace.turns[at].conversation.0).then_some(objective));
+    }
     drop(trace);
     let mut reports = Vec::new();
     for &policy in &args.policies {
@@ -394,6 +413,14 @@ fn table(reports: &[FleetReport]) -> String {
             r.utilisation * 100.0,
             r.slo_share * 100.0
         );
+    }
+    for r in reports {
+        if let Some(own) = r.own_objective {
+            text += &format!(
+                "\n{:<16} {:<14} strict: {} of {} turns late, p95 {:.1} ms",
+                r.policy, r.cache, own.late, own.turns, own.p95_ms
+            );
+        }
     }
     text + "\n\np50 to mean: time to first token in ms. TEL (tail excess latency): sum of the times beyond the objective.\n\
             hits: share of prompt tokens that were cached. busy: share of the workers' time."

@@ -254,8 +254,8 @@ impl Feedback {
         let mut tails = Vec::new();
         for worker in workers {
             tails.resize(tails.len().max(worker.index() + 1), Vec::new());
-            let of_class = |class| tail.free_tail(worker, class).0.min(u32::MAX.into()) as u32;
-            tails[worker.index()] = TailClass::all().map(of_class).collect();
+            let of_class = |tokens: Tokens| tokens.0.min(u32::MAX.into()) as u32;
+            tails[worker.index()] = tail.free_tails(worker).into_iter().map(of_class).collect();
         }
         drop(tail);
         self.free_tails.store(Arc::new(tails));

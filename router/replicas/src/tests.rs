@@ -318,6 +318,7 @@ async fn a_conversation_continued_by_another_replica_stays_active() {
         conversation: 7,
         class: policy::tail::Class::default(),
         length: Tokens(1000),
+        objective: Millis(1000.0),
         what: Arc::default(),
     };
     other

@@ -63,6 +63,7 @@ pub(super) fn learn(routing: &Routing, worker: &Worker, lesson: &Observation, ke
         conversation: key,
         class: Class::of(turns.number, added, calls_tool),
         length: lesson.prompt + lesson.response,
+        objective: lesson.objective,
         what: Arc::new(CopyKeys {
             name: Arc::clone(name),
             tips: lesson.tips(),

@@ -339,6 +339,7 @@ impl<'a> Brain<'a> {
                 conversation: item.conversation.0,
                 class: Class::of(item.number, item.new_tokens, false),
                 length: total,
+                objective: item.objective.unwrap_or(self.config.target.ttft),
                 what: sent.turn,
             };
             tail.answered(turn, item.response);

@@ -298,8 +298,9 @@ impl<'a> Run<'a> {
                 uncached: computed.uncached,
                 evict_first: flight.sent.evict_first,
             };
+            let own = self.workload.items[turn as usize].objective;
             self.tally
-                .count(record, turn >= self.warm_up, self.config.per_turn);
+                .count(record, own, turn >= self.warm_up, self.config.per_turn);
             self.say(turn, Word::Begun);
         }
         let response = self.workload.items[turn as usize].response;
