@@ -3,7 +3,7 @@
 //! A turn must start within T. On worker w that leaves room for ξ_w uncached tokens, `ttft(ξ_w) = T − wait`. A
 //! conversation's next prompt adds about Q̂ of them, so up to `ξ_w − Q̂` tokens of its history may be missing: its
 //! *free tail*, which is evicted before anything else (T-LRU, "Tail-Optimized Caching for LLM Inference", Algorithm 1).
-//! Hints follow [`crate::tail`], which generalises this rule; the ξ that a worker is told follows [`feedback`].
+//! Hints follow [`crate::tail`], which generalises this rule; the ξ that a worker receives follows [`feedback`].
 
 mod cause;
 pub mod feedback;

@@ -34,7 +34,7 @@ pub struct MemoryCounters {
     pub blocks_removed: u64,
 }
 
-/// What marked a block evict-first.
+/// The reason why a block is marked evict-first.
 #[derive(Clone, Copy, Debug)]
 enum Cause {
     Xi,
@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     /// When the newest objective came.
     told: Option<Instant>,
     newest_epoch: u64,
-    /// Who marked a block evict-first.
+    /// Reasons of the marked blocks.
     marks: FxHashMap<PrefixHash, Cause>,
     changes: Vec<Change>,
     host: Host,

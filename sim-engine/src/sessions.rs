@@ -15,7 +15,7 @@ use crate::hints::{HintKind, Objective};
 pub(crate) struct Session {
     /// Blocks of the last finished turn.
     pub(crate) chain: Vec<PrefixHash>,
-    /// What of that turn is to stay.
+    /// The part of that turn to keep.
     pub(crate) kept: Kept,
     /// Epoch of the newest hint seen.
     pub(crate) epoch: u64,

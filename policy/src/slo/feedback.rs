@@ -1,4 +1,4 @@
-//! The threshold ξ that a worker is told, moved by what is observed there.
+//! The threshold ξ that a worker receives, which follows the worker's waits and late turns.
 //!
 //! On worker w, ξ is the largest number u of uncached tokens with which a turn is expected to meet the objective:
 //!
@@ -93,7 +93,7 @@ pub struct WorkerObjective {
     pub ttft_objective_ms: f64,
     /// Objectives by their shares of the turns, the strictest first; at most 8.
     pub mix: Vec<ObjectiveShare>,
-    /// What was observed on the worker.
+    /// Waits and times to first token of the worker's recent turns.
     pub observed: ObservedTurns,
     /// The worker's prefill cost.
     pub cost: PrefillCost,
@@ -143,7 +143,7 @@ impl ObjectiveFeedback {
         self.turns.push_back(turn);
     }
 
-    /// Returns what the worker is to be told. `configured` are the configured objectives, that of turns without a class
+    /// Returns the objective to send to the worker. `configured` are the configured objectives, that of turns without a class
     /// first; it applies while no turn was seen.
     pub fn tell(
         &mut self,

@@ -169,7 +169,7 @@ pub struct Feedback {
     pub counters: Mutex<FleetCounters>,
     /// Conversations, and the habits of their classes.
     pub conversations: Mutex<Conversations>,
-    /// What each worker's turns say of its objective.
+    /// Recent turns and ξ of each worker.
     pub objectives: Objectives,
     /// Value of the ends of silent conversations, by worker.
     pub tail: Mutex<Tail<Arc<CopyKeys>>>,

@@ -79,7 +79,7 @@ pub(super) struct Tried {
     pub(super) settings: Settings,
     /// Window over which utilisation is measured.
     pub(super) utilisation_window: Millis,
-    /// What the workers evict first.
+    /// Eviction order of the workers' caches.
     pub(super) cache: CacheRule,
 }
 

@@ -120,8 +120,8 @@ impl Routing {
         live.hints.rule_of(worker.name()).names_ends() && live.hints.out_of_band && worker.hears_hints()
     }
 
-    /// Returns whether a worker is to evict by the ξ it is told, unless the guard pauses that: by the rule in force, or
-    /// because it takes no hint that names an end.
+    /// Returns whether a worker is to evict by ξ: by the rule in force, or because it takes no hint that names an end. The
+    /// guard can pause that.
     #[must_use]
     pub fn evicts_by_xi(&self, worker: &Worker) -> bool {
         let rule = self.live().hints.rule_of(worker.name());

@@ -1,4 +1,4 @@
-//! What each worker's turns say of its objective: see [`policy::slo::feedback`].
+//! Recent turns and ξ of each worker: see [`policy::slo::feedback`].
 
 use parking_lot::Mutex;
 use policy::cost::PrefillCost;
@@ -55,7 +55,7 @@ impl Objectives {
         });
     }
 
-    /// Returns what a worker is to be told.
+    /// Returns the objective to send to a worker.
     pub fn tell(
         &self,
         worker: WorkerId,

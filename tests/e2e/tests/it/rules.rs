@@ -1,4 +1,4 @@
-//! What workers evict first, by `hints.rule`, and the threshold ξ that they are told.
+//! Evictions by each `hints.rule`, and the threshold ξ that workers receive.
 
 use config::{Config, HintRule};
 use policy::route::PolicyName;
